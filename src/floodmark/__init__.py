@@ -1,0 +1,24 @@
+"""Floodmark: event-time progress that PySpark pipelines can trust.
+
+The rooms: `floodmark.progress` holds the pure rules, `floodmark.spark` brings them to Spark, `floodmark.testing` helps
+to test what is built on them, `floodmark.errors` is the one tree of errors. What touches Spark can also be called
+from here (`import floodmark as fm; fm.session()`), and is loaded when it is first used.
+"""
+
+from importlib import import_module
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from floodmark.spark import follow_marks, session
+
+__all__ = ["__version__", "follow_marks", "session"]
+
+__version__ = version("floodmark")
+
+
+def __getattr__(name: str) -> Any:
+    # Without this, whoever only wants the rules would wait for pyspark.
+    if name in __all__:
+        return getattr(import_module("floodmark.spark"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,193 @@
+"""Every error of Floodmark: one tree, each leaf with a stable code.
+
+An error states three things, in this order: the fact (what was found), the rule (what must hold) and the
+remedy (the way out). The values it speaks of are in `fields`, so that a program never has to parse the text.
+
+>>> from floodmark.progress import Coalescer
+>>> try:
+...     Coalescer(["p0"]).watermark("p1", "order_time", 10)
+... except FloodmarkError as error:
+...     print(error.code, error.fields)
+unknown-input {'input': 'p1'}
+"""
+
+from typing import ClassVar
+
+__all__ = [
+    "BatchInvalid",
+    "ChunkConflict",
+    "DuplicateName",
+    "FloodmarkError",
+    "InputFinished",
+    "InvalidOption",
+    "InvalidValue",
+    "NotInt64",
+    "NumberOutOfRange",
+    "OriginClosed",
+    "PendingLimitReached",
+    "ReservedTime",
+    "SnapshotInvalid",
+    "SnapshotVersionUnknown",
+    "StateError",
+    "UnknownColumn",
+    "UnknownInput",
+    "UnknownKey",
+    "UnknownName",
+    "UnknownOrigin",
+    "UnsupportedFrame",
+    "WatermarkNotRising",
+]
+
+
+class FloodmarkError(Exception):
+    """The root of the tree: catch this to catch everything that Floodmark raises on purpose."""
+
+    code: ClassVar[str] = "floodmark"
+
+    def __init__(self, fact: str, *, rule: str, remedy: str, **fields: object) -> None:
+        """Build the message from its three parts and keep them, and `fields`, as attributes."""
+        super().__init__(fact, rule, remedy)
+        self.fact = fact
+        self.rule = rule
+        self.remedy = remedy
+        self.fields = fields
+
+    def __str__(self) -> str:
+        """Return the three parts and the code, for a person to read."""
+        return f"{self.fact} {self.rule} {self.remedy} [{self.code}]"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle with the fields, so that an error raised in another process arrives whole."""
+        return _rebuild, (type(self), self.fact, self.rule, self.remedy, self.fields)
+
+
+def _rebuild(
+    kind: type[FloodmarkError], fact: str, rule: str, remedy: str, fields: dict[str, object]
+) -> FloodmarkError:
+    return kind(fact, rule=rule, remedy=remedy, **fields)
+
+
+class InvalidValue(FloodmarkError, ValueError):
+    """A value handed in can never be right, whatever the state."""
+
+    code = "invalid-value"
+
+
+class NotInt64(InvalidValue):
+    """A time, sequence or chunk number is not a whole number of 64 bits."""
+
+    code = "not-int64"
+
+
+class ReservedTime(InvalidValue):
+    """A watermark of int64 MAX: it would end time for good."""
+
+    code = "reserved-time"
+
+
+class NumberOutOfRange(InvalidValue):
+    """A sequence or chunk number lies below the first one."""
+
+    code = "number-out-of-range"
+
+
+class InvalidOption(InvalidValue):
+    """A setting has a value that makes no sense, such as a negative duration."""
+
+    code = "invalid-option"
+
+
+class DuplicateName(InvalidValue):
+    """The same input, group or origin was named twice."""
+
+    code = "duplicate-name"
+
+
+class BatchInvalid(InvalidValue):
+    """The columns of a batch do not fit together."""
+
+    code = "batch-invalid"
+
+
+class ChunkConflict(InvalidValue):
+    """Two reports of one sequence cannot both be true."""
+
+    code = "chunk-conflict"
+
+
+class SnapshotInvalid(InvalidValue):
+    """A snapshot is not of the form that this version writes."""
+
+    code = "snapshot-invalid"
+
+
+class SnapshotVersionUnknown(SnapshotInvalid):
+    """A snapshot was written by another version."""
+
+    code = "snapshot-version-unknown"
+
+
+class UnknownName(FloodmarkError, LookupError):
+    """Something was named that is not there."""
+
+    code = "unknown-name"
+
+
+class UnknownInput(UnknownName):
+    """An input or a group of inputs is not known."""
+
+    code = "unknown-input"
+
+
+class UnknownKey(UnknownName):
+    """A watermark key is not known."""
+
+    code = "unknown-key"
+
+
+class UnknownOrigin(UnknownName):
+    """An origin is not known."""
+
+    code = "unknown-origin"
+
+
+class StateError(FloodmarkError, RuntimeError):
+    """The call is right in itself, but not in the state things are in."""
+
+    code = "state"
+
+
+class WatermarkNotRising(StateError):
+    """An input sent a watermark that is not above its previous one."""
+
+    code = "watermark-not-rising"
+
+
+class InputFinished(StateError):
+    """An input that had finished was used again."""
+
+    code = "input-finished"
+
+
+class OriginClosed(StateError):
+    """An origin that had been closed was used again."""
+
+    code = "origin-closed"
+
+
+class PendingLimitReached(StateError):
+    """There is more behind a gap than the tracker may keep."""
+
+    code = "pending-limit-reached"
+
+
+class UnknownColumn(UnknownName):
+    """A DataFrame has no column of that name."""
+
+    code = "unknown-column"
+
+
+class UnsupportedFrame(InvalidValue):
+    """A DataFrame is not of the kind that the operation works on."""
+
+    code = "unsupported-frame"

@@ -1,0 +1,202 @@
+"""Many reports of one origin at once: planned with numpy, then taken as a whole or not at all.
+
+Sequences that are complete within the batch and new to the origin (almost all of them, as a rule) never become
+Python objects: they are found in columns and leave as runs. Only the rows of the others are taken one by one.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from floodmark.errors import ChunkConflict
+from floodmark.progress._int64 import INT64_MIN, Int64Array
+from floodmark.progress._prefix import NO_WATERMARK, Prefix
+from floodmark.progress._reports import BoolArray, Reports
+from floodmark.progress._runs import Run, covers, place_of
+from floodmark.progress._sequence import OpenSequence
+
+
+@dataclass(slots=True)
+class Plan:
+    """What a batch would change in one prefix."""
+
+    runs: list[Run]
+    passed_top: int
+    duplicates: int
+    stale: int
+    repeats: list[tuple[int, int]]
+    drafts: dict[int, OpenSequence]
+
+
+def plan_batch(prefix: Prefix, reports: Reports, chunk_base: int) -> Plan:
+    """Return what `reports` would change; raises on a contradiction and changes nothing."""
+    plan = Plan(runs=[], passed_top=NO_WATERMARK, duplicates=0, stale=0, repeats=[], drafts={})
+    passed = reports.sequence < prefix.next
+    if passed.any():
+        plan.duplicates = int(np.count_nonzero(passed))
+        plan.passed_top = int(reports.watermark[passed].max())
+        reports = reports.where(~passed)
+    if not len(reports.sequence):
+        return plan
+    cell, width, sequence_of = _cells(reports.sequence)
+    clean = _clean_cells(reports, cell, width)
+    _exclude_known(prefix, clean, sequence_of)
+    plan.runs = _runs_of(reports, cell, clean, sequence_of)
+    slow = ~clean[cell]
+    if slow.any():
+        _plan_rows(prefix, plan, reports.where(slow), chunk_base)
+    _refuse_if_full(prefix, plan)
+    return plan
+
+
+def apply_plan(prefix: Prefix, plan: Plan) -> bool:
+    """Change `prefix` as planned; return whether it grew."""
+    before = prefix.next
+    prefix.duplicates += plan.duplicates
+    prefix.stale += plan.stale
+    if plan.passed_top > prefix.watermark:
+        prefix.watermark = plan.passed_top
+    for sequence, watermark in plan.repeats:
+        prefix.repeat(sequence, watermark)
+    runs = plan.runs
+    for sequence, draft in plan.drafts.items():
+        known = prefix.open.pop(sequence, None)
+        prefix.chunks_ahead -= len(known.ahead) if known is not None else 0
+        if draft.is_complete():
+            runs.append(Run(sequence, sequence, draft.watermark, 0))
+        else:
+            prefix.open[sequence] = draft
+            prefix.chunks_ahead += len(draft.ahead)
+    if runs:
+        prefix.complete_runs(runs)
+    return prefix.next > before
+
+
+def _refuse_if_full(prefix: Prefix, plan: Plan) -> None:
+    incomplete = [draft for draft in plan.drafts.values() if not draft.is_complete()]
+    most_chunks = len(prefix.open) + prefix.chunks_ahead + sum(1 + len(draft.ahead) for draft in incomplete)
+    most_runs = len(prefix.runs) + len(plan.runs) + len(plan.drafts) - len(incomplete)
+    if max(most_chunks, most_runs) <= prefix.max_pending:
+        return
+    trial = prefix.copy()
+    apply_plan(trial, replace(plan, runs=list(plan.runs)))
+    trial.refuse_if_overfull()
+
+
+def _cells(sequence: Int64Array) -> tuple[Int64Array, int, Int64Array | int]:
+    """Return a dense number for each row's sequence, how many there are, and how to get back.
+
+    The way back is the lowest sequence where the numbers are offsets from it, else the sequence of each number.
+    """
+    lowest = int(sequence.min())
+    width = int(sequence.max()) - lowest + 1
+    if width <= 4 * len(sequence) + 1024:
+        return sequence - lowest, width, lowest
+    distinct, cell = np.unique(sequence, return_inverse=True)
+    return cell, len(distinct), distinct
+
+
+def _clean_cells(reports: Reports, cell: Int64Array, width: int) -> BoolArray:
+    """Return which cells are complete within the batch, with no chunk twice and one attempt."""
+    if reports.attempt.min() != reports.attempt.max():
+        return np.zeros(width, dtype=np.bool_)
+    seen = np.bincount(cell, minlength=width)
+    if not reports.chunk.any():
+        last_seen = np.bincount(cell[reports.last], minlength=width)
+        clean: BoolArray = (seen == 1) & (last_seen == 1)
+        return clean
+    last_chunk = np.full(width, -1, dtype=np.int64)
+    last_cells = cell[reports.last]
+    last_chunk[last_cells] = reports.chunk[reports.last]
+    clean = (seen == last_chunk + 1) & (np.bincount(last_cells, minlength=width) == 1)
+    # As many rows as chunks, none beyond the last: complete, unless one chunk came twice in place of another.
+    beyond = reports.chunk > last_chunk[cell]
+    clean[cell[beyond]] = False
+    chunk_width = int(last_chunk.max()) + 1
+    if width * chunk_width <= 16 * len(cell) + 1024:
+        filled = np.zeros(width * chunk_width, dtype=np.bool_)
+        inside = clean[cell]
+        filled[cell[inside] * chunk_width + reports.chunk[inside]] = True
+        clean &= filled.reshape(width, chunk_width).sum(axis=1) == seen
+    else:
+        order = np.lexsort((reports.chunk, cell))
+        same = (np.diff(cell[order]) == 0) & (np.diff(reports.chunk[order]) == 0)
+        clean[cell[order][1:][same]] = False
+    return clean
+
+
+def _exclude_known(prefix: Prefix, clean: BoolArray, sequence_of: Int64Array | int) -> None:
+    """Leave to the slow way what the origin has heard of before."""
+    prefix.pack()
+    if not prefix.open and not prefix.runs:
+        return
+    if isinstance(sequence_of, int):
+        end = sequence_of + len(clean)
+        for sequence in prefix.open:
+            if sequence_of <= sequence < end:
+                clean[sequence - sequence_of] = False
+        for place in range(place_of(prefix.runs, end - 1), len(prefix.runs)):
+            run = prefix.runs[place]
+            if run.end < sequence_of:
+                break
+            clean[max(0, run.start - sequence_of) : run.end + 1 - sequence_of] = False
+    else:
+        for cell, sequence in enumerate(sequence_of.tolist()):
+            if sequence in prefix.open or covers(prefix.runs, sequence):
+                clean[cell] = False
+
+
+def _runs_of(reports: Reports, cell: Int64Array, clean: BoolArray, sequence_of: Int64Array | int) -> list[Run]:
+    """Return the clean cells as runs."""
+    cells = np.flatnonzero(clean)
+    if not len(cells):
+        return []
+    top = np.full(len(clean), INT64_MIN, dtype=np.int64)
+    if reports.chunk.any():
+        np.maximum.at(top, cell, reports.watermark)
+    else:
+        top[cell] = reports.watermark
+    top = top[cells]
+    sequence = cells + sequence_of if isinstance(sequence_of, int) else sequence_of[cells]
+    starts = np.flatnonzero(np.diff(sequence, prepend=sequence[0] - 2) != 1)
+    falls = np.zeros(len(top), dtype=np.int64)
+    falls[1:] = top[1:] < top[:-1]
+    falls[starts] = 0
+    ends = np.append(starts[1:], len(sequence)) - 1
+    columns = (
+        sequence[starts],
+        sequence[ends],
+        np.maximum.reduceat(top, starts),
+        np.add.reduceat(falls, starts),
+    )
+    return list(map(Run, *(column.tolist() for column in columns)))
+
+
+def _plan_rows(prefix: Prefix, plan: Plan, reports: Reports, chunk_base: int) -> None:
+    """Take the rows that need a look each, on copies."""
+    columns = (reports.sequence, reports.chunk, reports.last, reports.watermark, reports.attempt)
+    for sequence, offset, is_last, watermark, attempt in zip(*(c.tolist() for c in columns), strict=True):
+        chunk = offset + chunk_base
+        draft = plan.drafts.get(sequence)
+        if draft is None and (known := prefix.open.get(sequence)) is not None:
+            draft = plan.drafts[sequence] = known.copy()
+        if draft is None:
+            if prefix.is_complete(sequence):
+                plan.repeats.append((sequence, watermark))
+            else:
+                plan.drafts[sequence] = OpenSequence(attempt, chunk_base, chunk, is_last, watermark)
+        elif draft.is_complete():
+            plan.duplicates += 1
+            draft.watermark = max(draft.watermark, watermark)
+        elif attempt < draft.attempt:
+            plan.stale += 1
+        elif attempt > draft.attempt:
+            plan.drafts[sequence] = OpenSequence(attempt, chunk_base, chunk, is_last, watermark)
+        else:
+            try:
+                is_new = draft.report(chunk, is_last, watermark)
+            except ChunkConflict as conflict:
+                prefix.conflicts += 1
+                conflict.fields["sequence"] = sequence
+                raise
+            plan.duplicates += not is_new

@@ -1,0 +1,248 @@
+"""The progress of one origin: its longest gap-free prefix, and what waits behind the gaps."""
+
+import enum
+from collections.abc import Iterator
+from itertools import count
+from typing import Final
+
+from floodmark.errors import ChunkConflict, PendingLimitReached
+from floodmark.progress._int64 import INT64_MIN
+from floodmark.progress._runs import Run, covers, insert, place_of
+from floodmark.progress._sequence import OpenSequence
+
+NO_WATERMARK: Final = INT64_MIN - 1
+"""Stands below every time, so that the hot path compares numbers only."""
+
+_SINGLES: Final = 2048
+"""How many sequences wait as dictionary entries (fast) before they are packed into runs (small)."""
+
+
+class Outcome(enum.Enum):
+    """What one report did."""
+
+    ADVANCED = "advanced"
+    """The gap-free prefix of its origin grew."""
+    WAITING = "waiting"
+    """It is kept: something before it is missing."""
+    DUPLICATE = "duplicate"
+    """It was known already; only its watermark was merged, by maximum."""
+    STALE = "stale"
+    """It came from an older attempt and was ignored."""
+
+
+ADVANCED, WAITING, DUPLICATE, STALE = Outcome
+"""As names of the module, because looking up a member of an enumeration is slow."""
+
+
+class Prefix:
+    """What one origin has completed. `next` is the first sequence that is not complete: it holds the rest back."""
+
+    __slots__ = (
+        "chunks_ahead",
+        "conflicts",
+        "duplicates",
+        "falls",
+        "max_pending",
+        "next",
+        "open",
+        "room",
+        "runs",
+        "stale",
+        "waiting",
+        "watermark",
+    )
+
+    def __init__(self, first: int, watermark: int, max_pending: int) -> None:
+        self.next = first
+        self.watermark = watermark
+        self.waiting: dict[int, int] = {}
+        self.runs: list[Run] = []
+        self.open: dict[int, OpenSequence] = {}
+        self.chunks_ahead = 0
+        self.duplicates = 0
+        self.stale = 0
+        self.conflicts = 0
+        self.falls = 0
+        self.max_pending = max_pending
+        self.room = min(_SINGLES, max_pending)
+
+    def is_complete(self, sequence: int) -> bool:
+        """Return whether all of `sequence` has been seen."""
+        return sequence < self.next or sequence in self.waiting or (bool(self.runs) and covers(self.runs, sequence))
+
+    def report(
+        self, sequence: int, chunk: int, is_last: bool, watermark: int, attempt: int, chunk_base: int
+    ) -> Outcome:
+        """Take any report."""
+        known = self.open.get(sequence)
+        if known is None:
+            if sequence < self.next or sequence in self.waiting or (self.runs and covers(self.runs, sequence)):
+                return self.repeat(sequence, watermark)
+            if is_last and chunk == chunk_base:
+                self._refuse_run_if_full(sequence)
+                return self.complete(sequence, watermark)
+            if len(self.open) + self.chunks_ahead >= self.max_pending:
+                self._refuse_chunk(sequence)
+            known = self.open[sequence] = OpenSequence(attempt, chunk_base, chunk, is_last, watermark)
+            self.chunks_ahead += len(known.ahead)
+            return WAITING
+        if attempt < known.attempt:
+            self.stale += 1
+            return STALE
+        if attempt > known.attempt:
+            self.chunks_ahead -= len(known.ahead)
+            del self.open[sequence]
+            return self.report(sequence, chunk, is_last, watermark, attempt, chunk_base)
+        if not self._report_chunk(known, sequence, chunk, is_last, watermark):
+            self.duplicates += 1
+            return DUPLICATE
+        if not known.is_complete():
+            return WAITING
+        del self.open[sequence]
+        return self.complete(sequence, known.watermark)
+
+    def _report_chunk(self, known: OpenSequence, sequence: int, chunk: int, is_last: bool, watermark: int) -> bool:
+        ahead_before = len(known.ahead)
+        if len(self.open) + self.chunks_ahead >= self.max_pending and chunk > known.next and chunk not in known.ahead:
+            self._refuse_chunk(sequence)
+        try:
+            is_new = known.report(chunk, is_last, watermark)
+        except ChunkConflict as conflict:
+            self.conflicts += 1
+            conflict.fields["sequence"] = sequence
+            raise
+        self.chunks_ahead += len(known.ahead) - ahead_before
+        return is_new
+
+    def repeat(self, sequence: int, watermark: int) -> Outcome:
+        """Take another report of a complete sequence."""
+        self.duplicates += 1
+        if sequence < self.next:
+            self.watermark = max(self.watermark, watermark)
+        elif sequence in self.waiting:
+            self.waiting[sequence] = max(self.waiting[sequence], watermark)
+        else:
+            place = place_of(self.runs, sequence)
+            run = self.runs[place]
+            self.runs[place] = run._replace(top=max(run.top, watermark))
+        return DUPLICATE
+
+    def complete(self, sequence: int, watermark: int) -> Outcome:
+        """Take a sequence that has just become complete."""
+        if sequence != self.next:
+            if len(self.waiting) >= self.room:
+                self.pack()
+            self.waiting[sequence] = watermark
+            return WAITING
+        if watermark > self.watermark:
+            self.watermark = watermark
+        elif watermark < self.watermark:
+            self.falls += 1
+        self.next = sequence + 1
+        if self.waiting or self.runs:
+            self.drain()
+        return ADVANCED
+
+    def complete_runs(self, runs: list[Run]) -> None:
+        """Take runs of sequences that have just become complete."""
+        self.pack()
+        insert(self.runs, runs)
+        self.drain()
+
+    def drain(self) -> None:
+        """Move on over everything that waited for `next`."""
+        while True:
+            self._drain_waiting()
+            if not self.runs or self.runs[-1].start != self.next:
+                return
+            run = self.runs.pop()
+            self.falls += run.falls + (run.top < self.watermark)
+            self.watermark = max(self.watermark, run.top)
+            self.next = run.end + 1
+
+    def _drain_waiting(self) -> None:
+        waiting = self.waiting
+        if not waiting:
+            return
+        first, top = self.next, self.watermark
+        for sequence in count(first):
+            watermark = waiting.get(sequence)
+            if watermark is None:
+                break
+            if watermark > top:
+                top = watermark
+            elif watermark < top:
+                self.falls += 1
+        if sequence - first == len(waiting):
+            waiting.clear()
+        else:
+            for passed in range(first, sequence):
+                del waiting[passed]
+        self.next, self.watermark = sequence, top
+
+    def pack(self) -> None:
+        """Turn the sequences that wait singly into runs."""
+        if self.waiting:
+            insert(self.runs, [Run(sequence, sequence, watermark, 0) for sequence, watermark in self.waiting.items()])
+            self.waiting.clear()
+        # In proportion to the runs, so that packing costs the same for each sequence however many gaps there are.
+        self.room = min(max(_SINGLES, len(self.runs)), self.max_pending)
+
+    def pending(self) -> int:
+        """Return how many pieces are kept for what lies behind the gaps."""
+        return len(self.runs) + len(self.waiting) + len(self.open) + self.chunks_ahead
+
+    def gaps(self) -> Iterator[tuple[int, int]]:
+        """Return what is missing up to the highest sequence heard of, as inclusive ranges."""
+        self.pack()
+        missing = self.next
+        for run in reversed(self.runs):
+            yield missing, run.start - 1
+            missing = run.end + 1
+        heard_of = max(self.open, default=missing - 1)
+        if heard_of >= missing:
+            yield missing, heard_of
+
+    def copy(self) -> "Prefix":
+        """Return an independent copy."""
+        twin = Prefix(self.next, self.watermark, self.max_pending)
+        twin.waiting = dict(self.waiting)
+        twin.runs = list(self.runs)
+        twin.open = {sequence: known.copy() for sequence, known in self.open.items()}
+        twin.chunks_ahead = self.chunks_ahead
+        twin.duplicates, twin.stale, twin.conflicts, twin.falls = (
+            self.duplicates,
+            self.stale,
+            self.conflicts,
+            self.falls,
+        )
+        return twin
+
+    def refuse_if_overfull(self) -> None:
+        """Raise if more waits than may, as a batch could leave it."""
+        self.pack()
+        if len(self.runs) > self.max_pending:
+            raise self._full(self.runs[0].end, f"{len(self.runs)} runs of complete sequences")
+        if len(self.open) + self.chunks_ahead > self.max_pending + 1:
+            raise self._full(max(self.open), f"{len(self.open) + self.chunks_ahead} parts of incomplete sequences")
+
+    def _refuse_run_if_full(self, sequence: int) -> None:
+        if sequence == self.next or len(self.waiting) + len(self.runs) < self.max_pending:
+            return
+        self.pack()
+        if len(self.runs) >= self.max_pending and not covers(self.runs, sequence - 1):
+            raise self._full(sequence, f"{len(self.runs)} runs of complete sequences")
+
+    def _refuse_chunk(self, sequence: int) -> None:
+        if sequence != self.next:
+            raise self._full(sequence, f"{len(self.open) + self.chunks_ahead} parts of incomplete sequences")
+
+    def _full(self, sequence: int, kept: str) -> PendingLimitReached:
+        return PendingLimitReached(
+            f"Sequence {sequence} came while {self.next} is missing and {kept} wait behind it.",
+            rule=f"At most {self.max_pending} of them may wait (max_pending).",
+            remedy=f"Send what is missing, beginning with {self.next}, then this again; or raise max_pending.",
+            sequence=sequence,
+            missing=self.next,
+            max_pending=self.max_pending,
+        )

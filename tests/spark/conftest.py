@@ -1,0 +1,44 @@
+"""One Spark for all tests of this folder, and streams that are fed line by line."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from floodmark.spark import session
+from spark_feed import SHORT_LIVED, Feed, Running
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.spark)
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    started = session("floodmark-tests", conf=SHORT_LIVED)
+    yield started
+    started.stop()
+
+
+@pytest.fixture
+def feed(spark: SparkSession, tmp_path: Path) -> Feed:
+    return Feed(spark, tmp_path / "feed")
+
+
+@pytest.fixture
+def run(spark: SparkSession) -> Iterator[Callable[..., Running]]:
+    """Start streaming queries, and stop them after the test."""
+    started: list[Running] = []
+
+    def start(frame: DataFrame, feed: Feed | None = None) -> Running:
+        started.append(Running(spark, frame, feed))
+        return started[-1]
+
+    yield start
+    for running in started:
+        running.stop()
