@@ -35,6 +35,7 @@ ONE_KEY = {
     "H11": "q0 5 | q1 9 -> 5 | q0 idle -> 9 | q0 7 -> - | q1 20 -> - | q0 12 -> 12",
     "H17": "q0 5 | q1 9 -> 5 | q1 idle -> - | q0 idle -> 9, IDLE",
     "H22": "q0 5 | q1 9 -> 5 | q1 idle -> - | q0 done -> 9, IDLE",
+    "H22-once": "q0 idle | q1 idle -> IDLE | q0 done -> - | q1 idle -> -",
     "H23": "q0 100 | q1 50 -> 50 | q0 done -> - | q1 done -> -",
     "D2": "q0 idle | q0 done | q1 5 -> 5",
     "D5": "q0 idle | q1 idle -> IDLE | q0 idle -> - | q1 idle -> -",
@@ -121,6 +122,10 @@ LAGGARDS: dict[str, tuple[Revived, str]] = {
     ),
     "exclude-silent": ("exclude", "a idle | b 10 -> 10 | a event | b 11 -> 11 | a 11 -> - | b 12 -> - | a 12 -> 12"),
     "exclude-alone": ("exclude", "a 5 | b 9 -> 5 | a idle -> 9 | a event | b idle -> - | a 8 -> - | a 10 -> 10"),
+    "exclude-then-another-by-that-name": (
+        "exclude",
+        "a 5 | b 9 -> 5 | a idle -> 9 | a event | a remove -> - | a add | b 10 -> - | a 9 -> - | a 10 -> 10",
+    ),
     "exclude-nothing-left-yet": ("exclude", "a idle | a event | b 10 -> - | a 3 -> 3"),
     "exclude-per-key": (
         "exclude",

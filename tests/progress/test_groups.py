@@ -70,6 +70,18 @@ def test_the_top_of_an_edge_passes_on_when_its_queues_are_all_idle() -> None:
     ]  # fmt: skip
 
 
+def test_a_watermark_wakes_its_edge_even_if_the_edge_has_nothing_new_to_say() -> None:
+    edges = GroupedCoalescer({"e0": ["q0", "q1"], "e1": ["q0"]})
+    script = ["e0 q0 5", "e0 q1 9", "e0 q0 idle", "e0 q1 idle", "e0 q0 6", "e1 q0 20"]
+    assert [play(edges, step) for step in script][-2:] == ["- / -", "20 / 9"]
+
+
+def test_an_edge_that_has_finished_stays_so_when_its_queues_are_removed() -> None:
+    edges = GroupedCoalescer({"e0": ["q0", "q1"], "e1": ["q0"]})
+    script = ["e0 q0 done", "e0 q1 done", "e0 q0 remove", "e0 q1 remove", "e1 q0 3"]
+    assert [play(edges, step) for step in script][-2:] == ["- / -", "3 / 3"]
+
+
 def test_queues_and_edges_come_and_go() -> None:
     edges = GroupedCoalescer({"e0": ["q0"]})
     edges.add("e0", "q1")

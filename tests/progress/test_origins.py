@@ -60,6 +60,13 @@ def test_the_cause_of_idleness_is_recorded() -> None:
     assert source.activity()["p1"].last_heard == 61
 
 
+def test_a_clock_that_goes_on_does_not_wake_the_idle() -> None:
+    source = OriginWatermarks({"t": WallClockLag(10)}, origins=["p0", "p1"], now=0)
+    source.declare_idle("p1", now=1)
+    assert source.tick(50) == (Watermark("t", 40),)
+    assert source.activity()["p1"].state == "idle"
+
+
 def test_only_those_named_as_caught_up_can_time_out() -> None:
     source = OriginWatermarks({"t": BoundedDisorder(0)}, origins=["p0", "p1"], now=0, idle=Idleness(timeout=5))
     source.event("p0", {"t": 10}, now=0)
@@ -100,6 +107,8 @@ def test_a_snapshot_that_does_not_fit_is_refused(change: dict[str, Any]) -> None
 
 REFUSED = {
     "no generator": lambda: OriginWatermarks({}, now=0),
+    "no generator but a number": lambda: OriginWatermarks({"t": 5}, now=0),  # type: ignore[dict-item]
+    "now as text": lambda: OriginWatermarks(RULES, now=0).tick("x"),  # type: ignore[arg-type]
     "negative delay": lambda: BoundedDisorder(-1),
     "negative lag": lambda: WallClockLag(-1),
     "negative future": lambda: OriginWatermarks(RULES, now=0, future=-1),

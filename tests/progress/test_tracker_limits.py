@@ -205,6 +205,7 @@ REFUSED: dict[str, tuple[Callable[[Tracker], object], str]] = {
     "origin column too short": (batch(origin=["a"]), "batch-invalid"),
     "null origin": (batch(origin=pa.array(["a", None])), "unknown-origin"),
     "conflict in a batch": (batch(sequence=[1, 1], chunk=[1, 2], last=[True, True]), "chunk-conflict"),
+    "chunk beyond the last in a batch": (batch(sequence=[1, 1], chunk=[1, 2], last=[True, False]), "chunk-conflict"),
     "arrow without columns": (lambda tracker: tracker.update_arrow(pa.table({"origin": ["a"]})), "batch-invalid"),
     "origin twice": (lambda tracker: tracker.add("a"), "duplicate-name"),
     "origin without a name": (lambda tracker: tracker.add(None), "invalid-option"),  # type: ignore[arg-type]
@@ -239,6 +240,23 @@ def test_bad_input_is_refused_and_nothing_changes(action: Callable[[Tracker], ob
     for _, state in [*before["origins"], *after["origins"]]:
         state.pop("conflicts")
     assert after == before
+
+
+def test_chunks_of_different_attempts_do_not_add_up_in_a_batch() -> None:
+    tracker = Tracker(["a"])
+    tracker.update_batch("a", [1, 1], [5, 6], chunk=[0, 1], last=[False, True], attempt=[0, 1])
+    assert tracker.missing_chunks("a", 1) == {0}
+    assert tracker.prefix("a") == 0
+
+
+@pytest.mark.parametrize("far_chunk", [1, 5000], ids=["dense", "sparse"])
+def test_a_chunk_that_came_twice_in_a_batch_does_not_stand_for_another(far_chunk: int) -> None:
+    tracker = Tracker(["a"])
+    outcome = tracker.update_batch(
+        "a", [1, 1, 1, 2], [5, 6, 7, 8], chunk=[0, 0, 2, far_chunk], last=[False, False, True, True]
+    )
+    assert outcome == BatchOutcome(advanced=(), duplicates=1, stale=0)
+    assert tracker.missing_chunks("a", 1) == {1}
 
 
 def test_numbers_of_numpy_are_numbers() -> None:

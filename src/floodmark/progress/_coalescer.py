@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from floodmark.errors import InvalidOption, WatermarkNotRising
 from floodmark.progress._explanation import Explanation, explain_key
 from floodmark.progress._inputs import ACTIVE, IDLE_STATE, STATE_NAMES, Inputs, Name, Revived
-from floodmark.progress._int64 import INT64_MAX, INT64_MIN, Int64Array, check_watermark, watermark_column
+from floodmark.progress._int64 import INT64_MAX, INT64_MIN, Int64Array, check_now, check_watermark, watermark_column
 from floodmark.progress._keys import Keys
 from floodmark.progress._signals import IDLE, Signal, check_key
 from floodmark.progress._snapshot import Snapshot, new_snapshot, reading
@@ -81,6 +81,8 @@ class Coalescer:
         slot = inputs.live_slot(name)
         if type(time) is not int or not INT64_MIN <= time < INT64_MAX:
             time = check_watermark(time)
+        if type(now) is not int:
+            now = check_now(now)
         state = self._keys.states.get(key) or self._keys.take(key)
         if state is not None and state.seen[slot] and time <= state.values[slot]:
             if self._not_rising == "fail":
@@ -107,7 +109,10 @@ class Coalescer:
         (Watermark(key='order_time', time=10), Watermark(key='ship_time', time=4))
         """
         inputs = self._inputs
+        now = check_now(now)
         slots = inputs.live_slots(names)
+        if not len(slots):
+            return ()
         columns = {key: watermark_column(column, f"watermark of {key}", len(slots)) for key, column in times.items()}
         for key in columns:
             self._keys.check(key)
@@ -137,7 +142,7 @@ class Coalescer:
         """
         slot = self._inputs.live_slot(name)
         if self._inputs.state[slot] != ACTIVE:
-            self._revive(slot, now)
+            self._revive(slot, check_now(now))
 
     def idle(self, name: Name, now: int | None = None) -> tuple[Signal, ...]:
         """Leave an input out until it speaks again; to say so twice is no error.
@@ -151,7 +156,7 @@ class Coalescer:
         slot = self._inputs.live_slot(name)
         if self._inputs.state[slot] != ACTIVE:
             return ()
-        self._inputs.become_idle(slot, now)
+        self._inputs.become_idle(slot, check_now(now))
         for state in self._keys.states.values():
             state.leave(slot)
         return self._after_leaving()
@@ -167,7 +172,7 @@ class Coalescer:
         """
         slot = self._inputs.live_slot(name)
         was_active = self._inputs.state[slot] == ACTIVE
-        self._inputs.become_finished(slot, now)
+        self._inputs.become_finished(slot, check_now(now))
         if was_active:
             for state in self._keys.states.values():
                 state.leave(slot)
@@ -178,7 +183,7 @@ class Coalescer:
 
         `revived` is this input's own answer to what happens when it comes back from idleness and lags.
         """
-        slot = self._inputs.add(name, revived, now)
+        slot = self._inputs.add(name, revived, check_now(now))
         for state in self._keys.states.values():
             if len(state.seen) < self._inputs.capacity:
                 state.grow(self._inputs.capacity)
@@ -259,7 +264,7 @@ class Coalescer:
     @property
     def is_finished(self) -> bool:
         """Whether there are inputs and all of them have finished."""
-        return self._inputs.live == 0 and len(self._inputs.names()) > 0
+        return len(self._inputs) > 0 and self._inputs.live == 0
 
     def partial_keys(self) -> dict[str, tuple[Name, ...]]:
         """Return each key that some inputs bring and others, though they bring other keys, do not: key -> those.

@@ -85,6 +85,9 @@ class Inputs:
         """Return the state of every slot as an array."""
         return np.frombuffer(self.state, dtype=np.uint8)
 
+    def __len__(self) -> int:
+        return len(self._slots)
+
     def names(self) -> tuple[Name, ...]:
         """Return all names, in the order they were added."""
         return tuple(self._slots)

@@ -57,6 +57,11 @@ def check_watermark(value: object, what: str = "watermark") -> int:
     return time
 
 
+def check_now(now: object) -> int | None:
+    """Return what time the caller says it is, if it does."""
+    return None if now is None else check_int64(now, "now")
+
+
 def int64_column(values: ArrayLike, what: str, length: int | None = None) -> Int64Array:
     """Return `values` (numpy, Arrow or a list) as one int64 column of `length`, or refuse it.
 

@@ -67,7 +67,16 @@ class OriginWatermarks:
                 rule="At least one time column must say how time follows from it.",
                 remedy="Pass for example {'event_time': BoundedDisorder(delay)}.",
             )
-        self._generators = {check_key(key): generator for key, generator in generators.items()}
+        for key, generator in generators.items():
+            check_key(key)
+            if not isinstance(generator, Generator):
+                raise InvalidOption(
+                    f"The generator for {key!r} is {generator!r}.",
+                    rule="A generator has the methods observe and watermark.",
+                    remedy="Pass for example BoundedDisorder(delay), or an object of your own with both methods.",
+                    key=key,
+                )
+        self._generators = dict(generators)
         self._idleness = idle
         self._frame = frame
         self._future = None if future is None else check_duration("future", future)
@@ -82,6 +91,7 @@ class OriginWatermarks:
         self, origin: Name, times: Mapping[str, int], *, now: int, marks: Mapping[str, int] | None = None
     ) -> tuple[Signal, ...]:
         """Take one row: its time on some or all keys, and the marks it carries, if any."""
+        check_int64(now, "now")
         checked = {key: check_int64(time, f"time on {key}") for key, time in self._known(times).items()}
         checked_marks = {key: check_watermark(mark) for key, mark in self._known(marks or {}).items()}
         watched = self._hear(origin, now)
@@ -113,6 +123,7 @@ class OriginWatermarks:
         (Watermark(key='order_time', time=97),)
         """
         self._origin(origin)
+        check_int64(now, "now")
         columns = {key: int64_column(column, f"time on {key}") for key, column in self._known(times).items()}
         mark_columns = {key: watermark_column(column) for key, column in self._known(marks or {}).items()}
         if not any(len(column) for column in (*columns.values(), *mark_columns.values())):
@@ -137,6 +148,7 @@ class OriginWatermarks:
         >>> source.tick(5), source.tick(5, caught_up=True)
         ((), (IDLE,))
         """
+        check_int64(now, "now")
         signals: list[Signal] = []
         for origin, watched in self._origins.items():
             if self._merged.state_of(origin) != "active":
