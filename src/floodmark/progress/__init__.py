@@ -21,13 +21,13 @@ from floodmark.progress._generators import (
     WallClockLag,
 )
 from floodmark.progress._groups import GroupedCoalescer, GroupSignals
-from floodmark.progress._inputs import Name, Revived
+from floodmark.progress._inputs import Revived
 from floodmark.progress._int64 import INT64_MAX, INT64_MIN
+from floodmark.progress._names import Name
 from floodmark.progress._origin_memory import IdleCause, OriginActivity
 from floodmark.progress._origins import OriginWatermarks
 from floodmark.progress._policies import Frame, Idleness
 from floodmark.progress._prefix import Outcome
-from floodmark.progress._registry import Origin
 from floodmark.progress._signals import IDLE, Idle, Signal, Watermark
 from floodmark.progress._snapshot import Snapshot
 from floodmark.progress._statistics import BatchOutcome, OriginStatistics
@@ -55,7 +55,6 @@ __all__ = [
     "KeyView",
     "Name",
     "NotRising",
-    "Origin",
     "OriginActivity",
     "OriginStatistics",
     "OriginWatermarks",

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from floodmark.errors import UnknownInput
 from floodmark.progress._generators import check_duration
-from floodmark.progress._inputs import Name
 from floodmark.progress._int64 import INT64_MAX, check_watermark
+from floodmark.progress._names import Name
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from floodmark.errors import InvalidOption, WatermarkNotRising
 from floodmark.progress._explanation import Explanation, explain_key
-from floodmark.progress._inputs import ACTIVE, IDLE_STATE, STATE_NAMES, Inputs, Name, Revived
+from floodmark.progress._inputs import ACTIVE, IDLE_STATE, STATE_NAMES, Inputs, Revived
 from floodmark.progress._int64 import INT64_MAX, INT64_MIN, Int64Array, check_now, check_watermark, watermark_column
 from floodmark.progress._keys import Keys
+from floodmark.progress._names import Name
 from floodmark.progress._signals import IDLE, Signal, check_key
 from floodmark.progress._snapshot import Snapshot, new_snapshot, reading
 

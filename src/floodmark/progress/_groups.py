@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from floodmark.errors import DuplicateName, InputFinished, UnknownInput
+from floodmark.errors import InputFinished, UnknownInput
 from floodmark.progress._coalescer import Coalescer, NotRising
 from floodmark.progress._explanation import Explanation
-from floodmark.progress._inputs import Name, Revived
+from floodmark.progress._inputs import Revived
+from floodmark.progress._names import Name, check_new_name
 from floodmark.progress._signals import IDLE, Signal
 from floodmark.progress._snapshot import Snapshot, new_snapshot, reading
 
@@ -100,13 +101,7 @@ class GroupedCoalescer:
         inner = Coalescer(inputs, revived=self._revived, not_rising=self._not_rising)
         for key in self._dropped:
             inner.drop_watermark(key)
-        if group in self._groups:
-            raise DuplicateName(
-                f"The group {group!r} is known already.",
-                rule="Each group is added once.",
-                remedy="Use another name, or remove the old one first.",
-                input=group,
-            )
+        check_new_name(group, "group", self._groups)
         self._merged.add(group, now=now)
         self._groups[group] = inner
 

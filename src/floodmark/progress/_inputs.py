@@ -7,12 +7,10 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from floodmark.errors import BatchInvalid, DuplicateName, InputFinished, InvalidOption, UnknownInput
+from floodmark.errors import BatchInvalid, InputFinished, InvalidOption, UnknownInput
 from floodmark.progress._int64 import Int64Array, check_int64
 from floodmark.progress._key_state import UNKNOWN_SINCE
-
-Name = str | int
-"""What an input is called."""
+from floodmark.progress._names import Name, check_new_name
 
 Revived = Literal["hold", "exclude"]
 """What happens to an input that comes back from idleness and lags behind the output."""
@@ -110,20 +108,7 @@ class Inputs:
 
     def add(self, name: Name, revived: Revived | None, now: int | None) -> int:
         """Add an active input and return its slot; the capacity may grow."""
-        if not isinstance(name, str | int) or isinstance(name, bool):
-            raise InvalidOption(
-                f"The input is {name!r}.",
-                rule="An input is named by a string or a whole number.",
-                remedy="Use a name such as 'orders-3'.",
-                input=name,
-            )
-        if name in self._slots:
-            raise DuplicateName(
-                f"The input {name!r} is known already.",
-                rule="Each input is added once, and a finished one stays finished.",
-                remedy="Leave it out, use another name, or remove the old one first.",
-                input=name,
-            )
+        check_new_name(name, "input", self._slots)
         if revived is not None:
             check_revived(revived)
         if not self._free:

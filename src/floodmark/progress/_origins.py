@@ -10,7 +10,7 @@ from floodmark.errors import InvalidOption, UnknownKey
 from floodmark.progress._coalescer import Coalescer
 from floodmark.progress._explanation import Explanation
 from floodmark.progress._generators import BatchGenerator, Generator, GeneratorState, check_duration
-from floodmark.progress._inputs import Name, Revived
+from floodmark.progress._inputs import Revived
 from floodmark.progress._int64 import (
     INT64_MIN,
     Int64Array,
@@ -19,6 +19,7 @@ from floodmark.progress._int64 import (
     int64_column,
     watermark_column,
 )
+from floodmark.progress._names import Name
 from floodmark.progress._origin_memory import OriginActivity, OriginMemory
 from floodmark.progress._policies import Frame, Idleness
 from floodmark.progress._signals import IDLE, Signal, Watermark, check_key

@@ -2,14 +2,12 @@
 
 from typing import Any
 
-from floodmark.errors import DuplicateName, InvalidOption, OriginClosed
+from floodmark.errors import OriginClosed
 from floodmark.progress._int64 import check_watermark
+from floodmark.progress._names import Name, check_new_name
 from floodmark.progress._origin_codes import OriginCodes, unknown_origin
 from floodmark.progress._prefix import NO_WATERMARK, Prefix
 from floodmark.progress._tracker_state import load_prefix, merge_prefix, save_prefix
-
-Origin = str | int
-"""The name of one ordered input: a partition, a writer, a file drop, an upstream query."""
 
 
 class Registry:
@@ -18,12 +16,12 @@ class Registry:
     __slots__ = ("_codes", "all", "floor", "open")
 
     def __init__(self) -> None:
-        self.all: dict[Origin, Prefix] = {}
-        self.open: dict[Origin, Prefix] = {}
+        self.all: dict[Name, Prefix] = {}
+        self.open: dict[Name, Prefix] = {}
         self.floor = NO_WATERMARK
         self._codes: OriginCodes | None = None
 
-    def prefix(self, origin: Origin) -> Prefix:
+    def prefix(self, origin: Name) -> Prefix:
         """Return the prefix of an origin, closed or not."""
         prefix = self.all.get(origin)
         if prefix is None:
@@ -40,33 +38,20 @@ class Registry:
         """Return the minimum over the open origins, or where it was when it could have fallen."""
         return max(self.floor, min((prefix.watermark for prefix in self.open.values()), default=NO_WATERMARK))
 
-    def add(self, origin: Origin, prefix: Prefix) -> None:
+    def add(self, origin: Name, prefix: Prefix) -> None:
         """Add an origin. The minimum waits for it but does not fall."""
-        if not isinstance(origin, str | int) or isinstance(origin, bool):
-            raise InvalidOption(
-                f"The origin is {origin!r}.",
-                rule="An origin is named by a string or a whole number.",
-                remedy="Use a name such as 'orders-3'.",
-                origin=origin,
-            )
-        if origin in self.all:
-            raise DuplicateName(
-                f"The origin {origin!r} is known already.",
-                rule="Each origin is added once, and a closed one stays closed.",
-                remedy="Leave it out, or use another name.",
-                origin=origin,
-            )
+        check_new_name(origin, "origin", self.all)
         self.floor = self.reached()
         self.all[origin] = self.open[origin] = prefix
         self._codes = None
 
-    def close(self, origin: Origin) -> None:
+    def close(self, origin: Name) -> None:
         """Leave an origin out of the minimum, which does not fall if it was the last."""
         self.prefix(origin)
         self.floor = self.reached()
         self.open.pop(origin, None)
 
-    def refuse_closed(self, origin: Origin) -> None:
+    def refuse_closed(self, origin: Name) -> None:
         """Raise if something new was reported for a closed origin."""
         if origin not in self.open:
             raise OriginClosed(

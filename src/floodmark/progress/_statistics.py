@@ -2,15 +2,15 @@
 
 from dataclasses import dataclass
 
+from floodmark.progress._names import Name
 from floodmark.progress._prefix import NO_WATERMARK, Prefix
-from floodmark.progress._registry import Origin
 
 
 @dataclass(frozen=True, slots=True)
 class BatchOutcome:
     """What a batch of reports did: the origins whose prefix grew, and how many rows were not news."""
 
-    advanced: tuple[Origin, ...]
+    advanced: tuple[Name, ...]
     duplicates: int
     stale: int
 

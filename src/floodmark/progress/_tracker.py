@@ -9,8 +9,9 @@ from numpy.typing import ArrayLike
 from floodmark.errors import BatchInvalid, InvalidOption, InvalidValue
 from floodmark.progress._batch import Plan, apply_plan, plan_batch
 from floodmark.progress._int64 import INT64_MAX, INT64_MIN, check_int64, check_watermark
+from floodmark.progress._names import Name
 from floodmark.progress._prefix import ADVANCED, NO_WATERMARK, WAITING, Outcome, Prefix
-from floodmark.progress._registry import Origin, Registry
+from floodmark.progress._registry import Registry
 from floodmark.progress._reports import Reports, check_from, read_reports
 from floodmark.progress._snapshot import Snapshot, new_snapshot, reading
 from floodmark.progress._statistics import BatchOutcome, OriginStatistics, known_time
@@ -43,7 +44,7 @@ class Tracker:
     __slots__ = ("_chunk_base", "_first", "_max_pending", "_origins")
 
     def __init__(
-        self, origins: Iterable[Origin] = (), *, first: int = 1, chunk_base: int = 0, max_pending: int = 1_000_000
+        self, origins: Iterable[Name] = (), *, first: int = 1, chunk_base: int = 0, max_pending: int = 1_000_000
     ) -> None:
         """Track `origins`, whose sequences start at `first` and whose chunks start at `chunk_base`.
 
@@ -64,9 +65,7 @@ class Tracker:
         for origin in origins:
             self.add(origin)
 
-    def update(
-        self, origin: Origin, sequence: int, chunk: int, last: bool, watermark: int, attempt: int = 0
-    ) -> Outcome:
+    def update(self, origin: Name, sequence: int, chunk: int, last: bool, watermark: int, attempt: int = 0) -> Outcome:
         """Take one report: `chunk` of `sequence` is done, and time has come to `watermark` with it.
 
         A report of a higher `attempt` starts an incomplete sequence anew; one of a lower attempt is ignored.
@@ -118,7 +117,7 @@ class Tracker:
         return self._update_checked(origin, sequence, chunk, last, watermark, attempt)
 
     def _update_checked(
-        self, origin: Origin, sequence: object, chunk: object, last: object, watermark: object, attempt: object
+        self, origin: Name, sequence: object, chunk: object, last: object, watermark: object, attempt: object
     ) -> Outcome:
         prefix = self._origins.prefix(origin)
         number = check_from(self._first, sequence, "sequence")
@@ -137,7 +136,7 @@ class Tracker:
 
     def update_batch(
         self,
-        origin: Origin | ArrayLike,
+        origin: Name | ArrayLike,
         sequence: ArrayLike,
         watermark: ArrayLike,
         *,
@@ -185,7 +184,7 @@ class Tracker:
             )
         return self.update_batch(**{name: table.column(name) for name in names})
 
-    def add(self, origin: Origin, *, after: int | None = None, watermark: int | None = None) -> None:
+    def add(self, origin: Name, *, after: int | None = None, watermark: int | None = None) -> None:
         """Track one more origin, from its first sequence or from `after` one that is known to be complete.
 
         The tracker's watermark waits for it, but never falls because of it.
@@ -199,7 +198,7 @@ class Tracker:
         time = NO_WATERMARK if watermark is None else check_watermark(watermark)
         self._origins.add(origin, Prefix(first, time, self._max_pending))
 
-    def close(self, origin: Origin) -> None:
+    def close(self, origin: Name) -> None:
         """Leave `origin` out of the minimum from now on: nothing more will come from it.
 
         >>> tracker = Tracker(["p0", "p1"])
@@ -239,11 +238,11 @@ class Tracker:
         return known_time(self._origins.reached())
 
     @property
-    def origins(self) -> tuple[Origin, ...]:
+    def origins(self) -> tuple[Name, ...]:
         """All origins, closed ones included, in the order they were added."""
         return tuple(self._origins.all)
 
-    def local(self, origin: Origin) -> int | None:
+    def local(self, origin: Name) -> int | None:
         """Return the watermark of the gap-free prefix of `origin`. It never falls.
 
         >>> Tracker(["p0"]).local("p0") is None
@@ -251,7 +250,7 @@ class Tracker:
         """
         return known_time(self._origins.prefix(origin).watermark)
 
-    def prefix(self, origin: Origin) -> int:
+    def prefix(self, origin: Name) -> int:
         """Return the last sequence of the gap-free prefix of `origin` (`first` - 1 before there is one).
 
         >>> Tracker(["p0"]).prefix("p0")
@@ -259,7 +258,7 @@ class Tracker:
         """
         return self._origins.prefix(origin).next - 1
 
-    def gaps(self, origin: Origin) -> list[tuple[int, int]]:
+    def gaps(self, origin: Name) -> list[tuple[int, int]]:
         """Return what is not complete below the highest sequence heard of, as inclusive ranges.
 
         >>> tracker = Tracker(["p0"])
@@ -269,7 +268,7 @@ class Tracker:
         """
         return list(self._origins.prefix(origin).gaps())
 
-    def missing_chunks(self, origin: Origin, sequence: int, limit: int = 1000) -> frozenset[int]:
+    def missing_chunks(self, origin: Name, sequence: int, limit: int = 1000) -> frozenset[int]:
         """Return the chunks of `sequence` known to be missing, at most the first `limit` of them.
 
         Of a sequence that was never heard of, only the first chunk is known to be missing.
@@ -286,7 +285,7 @@ class Tracker:
         known = prefix.open.get(number)
         return frozenset({self._chunk_base}) if known is None else known.missing(limit)
 
-    def is_complete(self, origin: Origin, sequence: int) -> bool:
+    def is_complete(self, origin: Name, sequence: int) -> bool:
         """Return whether all of `sequence` has been seen, before or behind a gap: a restart can skip it.
 
         >>> tracker = Tracker(["p0"])
@@ -296,7 +295,7 @@ class Tracker:
         """
         return self._origins.prefix(origin).is_complete(check_int64(sequence, "sequence"))
 
-    def statistics(self) -> dict[Origin, OriginStatistics]:
+    def statistics(self) -> dict[Name, OriginStatistics]:
         """Return the state of each origin in numbers.
 
         >>> tracker = Tracker(["p0"])
@@ -334,13 +333,13 @@ class Tracker:
             tracker._origins.load(state, tracker._max_pending)
         return tracker
 
-    def _plan(self, origin: Origin, reports: Reports) -> Plan:
+    def _plan(self, origin: Name, reports: Reports) -> Plan:
         plan = plan_batch(self._origins.all[origin], reports, self._chunk_base)
         if plan.runs or plan.drafts:
             self._origins.refuse_closed(origin)
         return plan
 
-    def _by_origin(self, origin: Origin | ArrayLike, reports: Reports) -> Iterable[tuple[Origin, Reports]]:
+    def _by_origin(self, origin: Name | ArrayLike, reports: Reports) -> Iterable[tuple[Name, Reports]]:
         if isinstance(origin, str | int):
             self._origins.prefix(origin)
             return [(origin, reports)]
