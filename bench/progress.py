@@ -39,7 +39,8 @@ def make_reports(origins: int, chunks: int, shuffled: bool) -> Columns:
     number = np.arange(REPORTS)
     if shuffled:
         dice = np.random.default_rng(1)
-        for start in range(0, REPORTS, WINDOW):
+        # Windows that lie across the ends of batches, so that each batch leaves gaps for the next one to close.
+        for start in range(WINDOW // 2, REPORTS, WINDOW):
             dice.shuffle(number[start : start + WINDOW])
     sequence = number // chunks
     chunk = number % chunks

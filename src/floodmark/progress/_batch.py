@@ -4,7 +4,8 @@ Sequences that are complete within the batch and new to the origin (almost all o
 Python objects: they are found in columns and leave as runs. Only the rows of the others are taken one by one.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 
@@ -15,22 +16,35 @@ from floodmark.progress._reports import BoolArray, Reports
 from floodmark.progress._runs import Run, covers, place_of
 from floodmark.progress._sequence import OpenSequence
 
+_SCATTERED: Final = 8
+"""Runs shorter than this, on average, cost more as runs than as single sequences."""
+
 
 @dataclass(slots=True)
 class Plan:
-    """What a batch would change in one prefix."""
+    """What a batch would change in one prefix.
 
-    runs: list[Run]
-    passed_top: int
-    duplicates: int
-    stale: int
-    repeats: list[tuple[int, int]]
-    drafts: dict[int, OpenSequence]
+    Complete sequences are either in `runs` or, where they are scattered, in `singles`. `folded` are sequences that
+    waited singly before and are now part of those.
+    """
+
+    runs: list[Run] = field(default_factory=list)
+    singles: dict[int, int] = field(default_factory=dict)
+    folded: list[int] = field(default_factory=list)
+    drafts: dict[int, OpenSequence] = field(default_factory=dict)
+    repeats: list[tuple[int, int]] = field(default_factory=list)
+    passed_top: int = NO_WATERMARK
+    duplicates: int = 0
+    stale: int = 0
+
+    def brings_news(self) -> bool:
+        """Return whether there is more in it than repetitions."""
+        return bool(self.runs or self.singles or self.drafts)
 
 
 def plan_batch(prefix: Prefix, reports: Reports, chunk_base: int) -> Plan:
     """Return what `reports` would change; raises on a contradiction and changes nothing."""
-    plan = Plan(runs=[], passed_top=NO_WATERMARK, duplicates=0, stale=0, repeats=[], drafts={})
+    plan = Plan()
     passed = reports.sequence < prefix.next
     if passed.any():
         plan.duplicates = int(np.count_nonzero(passed))
@@ -41,8 +55,14 @@ def plan_batch(prefix: Prefix, reports: Reports, chunk_base: int) -> Plan:
     cell, width, sequence_of = _cells(reports.sequence)
     clean = _clean_cells(reports, cell, width)
     _exclude_known(prefix, clean, sequence_of)
-    plan.runs = _runs_of(reports, cell, clean, sequence_of)
+    waiting = _waiting_cells(prefix, plan, width, sequence_of)
+    clean[waiting] = False
     slow = ~clean[cell]
+    top = _tops(reports, cell, width)
+    # What waits singly among the batch's sequences counts as if it had come with the batch.
+    clean[waiting] = True
+    top[waiting] = [prefix.waiting[sequence] for sequence in plan.folded]
+    _plan_complete(plan, clean, top, sequence_of)
     if slow.any():
         _plan_rows(prefix, plan, reports.where(slow), chunk_base)
     _refuse_if_full(prefix, plan)
@@ -56,9 +76,9 @@ def apply_plan(prefix: Prefix, plan: Plan) -> bool:
     prefix.stale += plan.stale
     if plan.passed_top > prefix.watermark:
         prefix.watermark = plan.passed_top
-    for sequence, watermark in plan.repeats:
-        prefix.repeat(sequence, watermark)
-    runs = plan.runs
+    for sequence in plan.folded:
+        del prefix.waiting[sequence]
+    runs = list(plan.runs)
     for sequence, draft in plan.drafts.items():
         known = prefix.open.pop(sequence, None)
         prefix.chunks_ahead -= len(known.ahead) if known is not None else 0
@@ -67,19 +87,21 @@ def apply_plan(prefix: Prefix, plan: Plan) -> bool:
         else:
             prefix.open[sequence] = draft
             prefix.chunks_ahead += len(draft.ahead)
-    if runs:
-        prefix.complete_runs(runs)
+    if runs or plan.singles:
+        prefix.complete_many(runs, plan.singles)
+    for sequence, watermark in plan.repeats:
+        prefix.repeat(sequence, watermark)
     return prefix.next > before
 
 
 def _refuse_if_full(prefix: Prefix, plan: Plan) -> None:
     incomplete = [draft for draft in plan.drafts.values() if not draft.is_complete()]
     most_chunks = len(prefix.open) + prefix.chunks_ahead + sum(1 + len(draft.ahead) for draft in incomplete)
-    most_runs = len(prefix.runs) + len(plan.runs) + len(plan.drafts) - len(incomplete)
+    most_runs = len(prefix.runs) + len(prefix.waiting) + len(plan.runs) + len(plan.singles) + len(plan.drafts)
     if max(most_chunks, most_runs) <= prefix.max_pending:
         return
     trial = prefix.copy()
-    apply_plan(trial, replace(plan, runs=list(plan.runs)))
+    apply_plan(trial, plan)
     trial.refuse_if_overfull()
 
 
@@ -126,8 +148,9 @@ def _clean_cells(reports: Reports, cell: Int64Array, width: int) -> BoolArray:
 
 
 def _exclude_known(prefix: Prefix, clean: BoolArray, sequence_of: Int64Array | int) -> None:
-    """Leave to the slow way what the origin has heard of before."""
-    prefix.pack()
+    """Leave to the slow way what the origin has heard of before, but for what waits singly."""
+    if not isinstance(sequence_of, int):
+        prefix.pack()
     if not prefix.open and not prefix.runs:
         return
     if isinstance(sequence_of, int):
@@ -146,30 +169,42 @@ def _exclude_known(prefix: Prefix, clean: BoolArray, sequence_of: Int64Array | i
                 clean[cell] = False
 
 
-def _runs_of(reports: Reports, cell: Int64Array, clean: BoolArray, sequence_of: Int64Array | int) -> list[Run]:
-    """Return the clean cells as runs."""
-    cells = np.flatnonzero(clean)
-    if not len(cells):
-        return []
-    top = np.full(len(clean), INT64_MIN, dtype=np.int64)
+def _tops(reports: Reports, cell: Int64Array, width: int) -> Int64Array:
+    """Return the highest watermark of each cell."""
+    top = np.full(width, INT64_MIN, dtype=np.int64)
     if reports.chunk.any():
         np.maximum.at(top, cell, reports.watermark)
     else:
         top[cell] = reports.watermark
+    return top
+
+
+def _waiting_cells(prefix: Prefix, plan: Plan, width: int, sequence_of: Int64Array | int) -> Int64Array:
+    """Return the cells of sequences that wait singly; they leave that place, whatever becomes of them."""
+    if not prefix.waiting or not isinstance(sequence_of, int):
+        return np.empty(0, dtype=np.int64)
+    cells = np.fromiter(prefix.waiting, dtype=np.int64, count=len(prefix.waiting)) - sequence_of
+    cells = cells[(cells >= 0) & (cells < width)]
+    plan.folded = (cells + sequence_of).tolist()
+    return cells
+
+
+def _plan_complete(plan: Plan, clean: BoolArray, top: Int64Array, sequence_of: Int64Array | int) -> None:
+    """Plan the complete cells as runs, or singly behind the first run where they are scattered."""
+    cells = np.flatnonzero(clean)
+    if not len(cells):
+        return
     top = top[cells]
     sequence = cells + sequence_of if isinstance(sequence_of, int) else sequence_of[cells]
-    starts = np.flatnonzero(np.diff(sequence, prepend=sequence[0] - 2) != 1)
-    falls = np.zeros(len(top), dtype=np.int64)
-    falls[1:] = top[1:] < top[:-1]
+    breaks = np.flatnonzero(sequence[1:] - sequence[:-1] != 1) + 1
+    if _SCATTERED * len(breaks) > len(sequence) - (lead := int(breaks[0]) if len(breaks) else 0):
+        plan.singles = dict(zip(sequence[lead:].tolist(), top[lead:].tolist(), strict=True))
+        sequence, top, breaks = sequence[:lead], top[:lead], breaks[:0]
+    starts, ends = np.concatenate(([0], breaks)), np.concatenate((breaks, [len(sequence)])) - 1
+    falls = np.concatenate(([False], top[1:] < top[:-1])).astype(np.int64)
     falls[starts] = 0
-    ends = np.append(starts[1:], len(sequence)) - 1
-    columns = (
-        sequence[starts],
-        sequence[ends],
-        np.maximum.reduceat(top, starts),
-        np.add.reduceat(falls, starts),
-    )
-    return list(map(Run, *(column.tolist() for column in columns)))
+    columns = sequence[starts], sequence[ends], np.maximum.reduceat(top, starts), np.add.reduceat(falls, starts)
+    plan.runs = list(map(Run, *(column.tolist() for column in columns)))
 
 
 def _plan_rows(prefix: Prefix, plan: Plan, reports: Reports, chunk_base: int) -> None:

@@ -143,11 +143,14 @@ class Prefix:
             self.drain()
         return ADVANCED
 
-    def complete_runs(self, runs: list[Run]) -> None:
-        """Take runs of sequences that have just become complete."""
-        self.pack()
-        insert(self.runs, runs)
+    def complete_many(self, runs: list[Run], singles: dict[int, int]) -> None:
+        """Take sequences that have just become complete, none of which is known yet."""
+        if runs:
+            insert(self.runs, runs)
+        self.waiting |= singles
         self.drain()
+        if len(self.waiting) > self.room:
+            self.pack()
 
     def drain(self) -> None:
         """Move on over everything that waited for `next`."""

@@ -335,7 +335,7 @@ class Tracker:
 
     def _plan(self, origin: Name, reports: Reports) -> Plan:
         plan = plan_batch(self._origins.all[origin], reports, self._chunk_base)
-        if plan.runs or plan.drafts:
+        if plan.brings_news():
             self._origins.refuse_closed(origin)
         return plan
 
