@@ -60,10 +60,11 @@ def test_what_waits_is_bounded_and_the_missing_piece_always_gets_in() -> None:
     assert refusal.value.fields == {"sequence": 9, "missing": 1, "max_pending": 3}
     assert tracker.update("o", 5, 0, True, 5) is Outcome.DUPLICATE
     assert tracker.update("o", 8, 0, True, 8) is Outcome.WAITING
+    assert tracker.update("o", 6, 0, True, 6) is Outcome.WAITING
     with pytest.raises(PendingLimitReached):
         tracker.update_batch("o", [10, 12], [10, 12])
     tracker.update_batch("o", [1, 2, 4, 10], [1, 2, 4, 10])
-    assert (tracker.prefix("o"), tracker.gaps("o")) == (5, [(6, 6), (9, 9)])
+    assert (tracker.prefix("o"), tracker.gaps("o")) == (8, [(9, 9)])
 
 
 def test_chunks_that_wait_are_bounded_too() -> None:
@@ -102,10 +103,11 @@ def test_closing_the_last_origin_leaves_the_watermark_where_it_was() -> None:
 
 def test_a_closed_origin_takes_repeats_and_nothing_new() -> None:
     tracker = Tracker(["a", "b"])
-    tracker.update("a", 1, 0, True, 70)
+    for sequence in (1, 3, 5):
+        tracker.update("a", sequence, 0, True, 70)
     tracker.close("a")
     assert tracker.update("a", 1, 0, True, 70) is Outcome.DUPLICATE
-    assert tracker.update_batch("a", [1], [70]) == BatchOutcome(advanced=(), duplicates=1, stale=0)
+    assert tracker.update_batch("a", [1, 3, 5], [70, 70, 70]) == BatchOutcome(advanced=(), duplicates=3, stale=0)
     before = tracker.snapshot()
     for report in (
         lambda: tracker.update("a", 2, 0, True, 80),

@@ -25,7 +25,7 @@ class Plan:
     """What a batch would change in one prefix.
 
     Complete sequences are either in `runs` or, where they are scattered, in `singles`. `folded` are sequences that
-    waited singly before and are now part of those.
+    waited singly before and are now part of those. `has_news` says that not all of it is repetition.
     """
 
     runs: list[Run] = field(default_factory=list)
@@ -36,10 +36,7 @@ class Plan:
     passed_top: int = NO_WATERMARK
     duplicates: int = 0
     stale: int = 0
-
-    def brings_news(self) -> bool:
-        """Return whether there is more in it than repetitions."""
-        return bool(self.runs or self.singles or self.drafts)
+    has_news: bool = False
 
 
 def plan_batch(prefix: Prefix, reports: Reports, chunk_base: int) -> Plan:
@@ -57,6 +54,7 @@ def plan_batch(prefix: Prefix, reports: Reports, chunk_base: int) -> Plan:
     _exclude_known(prefix, clean, sequence_of)
     waiting = _waiting_cells(prefix, plan, width, sequence_of)
     clean[waiting] = False
+    plan.has_news = bool(clean.any())
     slow = ~clean[cell]
     top = _tops(reports, cell, width)
     # What waits singly among the batch's sequences counts as if it had come with the batch.
@@ -65,6 +63,7 @@ def plan_batch(prefix: Prefix, reports: Reports, chunk_base: int) -> Plan:
     _plan_complete(plan, clean, top, sequence_of)
     if slow.any():
         _plan_rows(prefix, plan, reports.where(slow), chunk_base)
+        plan.has_news |= bool(plan.drafts)
     _refuse_if_full(prefix, plan)
     return plan
 

@@ -233,7 +233,8 @@ class Prefix:
         if sequence == self.next or len(self.waiting) + len(self.runs) < self.max_pending:
             return
         self.pack()
-        if len(self.runs) >= self.max_pending and not covers(self.runs, sequence - 1):
+        touches_a_run = covers(self.runs, sequence - 1) or covers(self.runs, sequence + 1)
+        if len(self.runs) >= self.max_pending and not touches_a_run:
             raise self._full(sequence, f"{len(self.runs)} runs of complete sequences")
 
     def _refuse_chunk(self, sequence: int) -> None:

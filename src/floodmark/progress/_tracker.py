@@ -335,7 +335,7 @@ class Tracker:
 
     def _plan(self, origin: Name, reports: Reports) -> Plan:
         plan = plan_batch(self._origins.all[origin], reports, self._chunk_base)
-        if plan.brings_news():
+        if plan.has_news:
             self._origins.refuse_closed(origin)
         return plan
 
