@@ -10,9 +10,9 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from floodmark.spark import follow_marks, session
+    from floodmark.spark import follow_marks, session, with_watermark
 
-__all__ = ["__version__", "follow_marks", "session"]
+__all__ = ["__version__", "follow_marks", "session", "with_watermark"]
 
 __version__ = version("floodmark")
 

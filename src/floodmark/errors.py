@@ -14,14 +14,22 @@ unknown-input {'input': 'p1'}
 from typing import ClassVar
 
 __all__ = [
+    "AmbiguousQuery",
     "BatchInvalid",
     "ChunkConflict",
+    "Conflict",
     "DuplicateName",
     "FloodmarkError",
+    "HomeBusy",
+    "HomeClosed",
+    "HomeMissing",
+    "HomeNewer",
+    "HomeUnusable",
     "InputFinished",
     "InvalidOption",
     "InvalidValue",
     "NotInt64",
+    "NotJson",
     "NumberOutOfRange",
     "OriginClosed",
     "PendingLimitReached",
@@ -30,10 +38,13 @@ __all__ = [
     "SnapshotVersionUnknown",
     "StateError",
     "UnknownColumn",
+    "UnknownIncarnation",
     "UnknownInput",
     "UnknownKey",
     "UnknownName",
     "UnknownOrigin",
+    "UnknownQuery",
+    "UnknownStep",
     "UnsupportedFrame",
     "WatermarkNotRising",
 ]
@@ -191,3 +202,69 @@ class UnsupportedFrame(InvalidValue):
     """A DataFrame is not of the kind that the operation works on."""
 
     code = "unsupported-frame"
+
+
+class NotJson(InvalidValue):
+    """A value to be kept is none that JSON can write and give back."""
+
+    code = "not-json"
+
+
+class Conflict(StateError):
+    """Somebody else was first: what the update was built on is not the newest any more."""
+
+    code = "conflict"
+
+
+class UnknownIncarnation(UnknownName):
+    """An incarnation of a computed watermark is not known."""
+
+    code = "unknown-incarnation"
+
+
+class UnknownStep(UnknownName):
+    """A step of a computed watermark is not known, or is kept no more."""
+
+    code = "unknown-step"
+
+
+class UnknownQuery(UnknownName):
+    """A streaming query is not known."""
+
+    code = "unknown-query"
+
+
+class AmbiguousQuery(UnknownName):
+    """Several streaming queries answer to one name."""
+
+    code = "ambiguous-query"
+
+
+class HomeMissing(UnknownName):
+    """There is no home where one was expected."""
+
+    code = "home-missing"
+
+
+class HomeNewer(StateError):
+    """A home was written by a newer release than this one."""
+
+    code = "home-newer"
+
+
+class HomeUnusable(StateError):
+    """A home cannot be read or written."""
+
+    code = "home-unusable"
+
+
+class HomeBusy(StateError):
+    """Another process is writing to the home, and does not end."""
+
+    code = "home-busy"
+
+
+class HomeClosed(StateError):
+    """A home was used after it had been closed."""
+
+    code = "home-closed"

@@ -12,7 +12,14 @@ import floodmark
 from floodmark import errors
 from floodmark.errors import FloodmarkError
 
-PACKAGES = ["floodmark.errors", "floodmark.progress", "floodmark.testing", "floodmark.spark"]
+PACKAGES = [
+    "floodmark.cli",
+    "floodmark.control",
+    "floodmark.errors",
+    "floodmark.progress",
+    "floodmark.spark",
+    "floodmark.testing",
+]
 
 
 def defined_names(module: ModuleType) -> set[str]:
@@ -48,7 +55,7 @@ def test_everything_public_says_what_it_is(package: str) -> None:
 
 
 def test_modules_are_private_but_for_the_rooms() -> None:
-    for room in ("progress", "testing"):
+    for room in ("cli", "control", "progress", "testing"):
         package = importlib.import_module(f"floodmark.{room}")
         assert all(info.name.startswith("_") for info in pkgutil.iter_modules(package.__path__))
 

@@ -80,6 +80,6 @@ def test_without_the_barrier_the_mark_rows_would_be_gone(
 def test_the_millisecond_for_spark(spark: SparkSession, operators: _marks.Operators) -> None:
     grid = [base + step for base in (0, EPOCH_US, -7_000_000) for step in (-1001, -1000, -999, -1, 0, 1, 999, 1000)]
     frame = spark.createDataFrame([(us,) for us in grid], "us bigint").withColumn("m", F.timestamp_micros("us"))
-    told = frame.select("us", F.unix_micros(_marks._spark_watermark(F.col("m"), operators)).alias("told")).collect()
+    told = frame.select("us", F.unix_micros(_marks.spark_watermark(F.col("m"), operators)).alias("told")).collect()
     expected = {us: (-(-us // 1000) - 1) * 1000 if operators == "any" else us // 1000 * 1000 for us in grid}
     assert {r.us: r.told for r in told} == expected

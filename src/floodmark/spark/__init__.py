@@ -1,6 +1,8 @@
-"""The data plane: everything that touches Spark, and the only part that imports pyspark."""
+"""Floodmark on Spark: sessions, and watermarks that Spark's own operators close on."""
 
-from floodmark.spark._marks import follow_marks
-from floodmark.spark._session import session
+from floodmark.spark._durations import Duration
+from floodmark.spark._marks import Operators, follow_marks
+from floodmark.spark._session import Setting, session
+from floodmark.spark._watermark import with_watermark
 
-__all__ = ["follow_marks", "session"]
+__all__ = ["Duration", "Operators", "Setting", "follow_marks", "session", "with_watermark"]

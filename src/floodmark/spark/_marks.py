@@ -1,20 +1,23 @@
 """Marks in the rows become Spark's watermark, for Spark's own operators to close on."""
 
-from difflib import get_close_matches
 from typing import Literal, get_args
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructField, TimestampType
 
-from floodmark.errors import InvalidOption, UnknownColumn, UnsupportedFrame
+from floodmark.errors import InvalidOption
+from floodmark.spark._columns import (
+    as_event_time,
+    column_of,
+    quoted,
+    require_no_watermark,
+    require_streaming,
+    timestamp_field,
+)
 
 __all__ = ["Operators", "follow_marks"]
 
 Operators = Literal["any", "windows"]
-
-# Spark knows an event-time column by this entry in its metadata, and by nothing else.
-_EVENT_TIME = "spark.watermarkDelayMs"
 
 
 def follow_marks(df: DataFrame, time: str, mark: str, *, operators: Operators = "any") -> DataFrame:
@@ -44,11 +47,11 @@ def follow_marks(df: DataFrame, time: str, mark: str, *, operators: Operators = 
     here, and no part of it needs the JVM, so it works through Spark Connect too. A frame that cannot work is
     refused here, but for one case: a watermark on a column that was dropped since shows only when the query runs.
     """
-    _require_known_operators(operators)
-    _require_streaming(df)
+    require_known_operators(operators)
+    require_streaming(df)
     fields = df.schema.fields
-    time_field = _timestamp_field(fields, time, "time")
-    mark_field = _timestamp_field(fields, mark, "mark")
+    time_field = timestamp_field(fields, time, "time")
+    mark_field = timestamp_field(fields, mark, "mark")
     if time_field is mark_field:
         raise InvalidOption(
             f"time and mark both name the column {time!r}.",
@@ -57,16 +60,17 @@ def follow_marks(df: DataFrame, time: str, mark: str, *, operators: Operators = 
             option="mark",
             value=mark,
         )
-    _require_no_watermark(fields)
+    require_no_watermark(fields)
 
-    marked = df.withColumn(mark, _spark_watermark(_column(mark), operators))
-    moved = marked.withWatermark(_quoted(mark), "0 seconds")
-    data = moved.where(_is_data(_column(mark)))
-    event_time = _column(time).alias(time, metadata={**time_field.metadata, _EVENT_TIME: 0})
-    return data.select(*(event_time if f is time_field else _column(f.name) for f in fields if f is not mark_field))
+    marked = df.withColumn(mark, spark_watermark(column_of(mark), operators))
+    moved = marked.withWatermark(quoted(mark), "0 seconds")
+    data = moved.where(_is_data(column_of(mark)))
+    return data.select(
+        *(as_event_time(f) if f is time_field else column_of(f.name) for f in fields if f is not mark_field)
+    )
 
 
-def _spark_watermark(mark: Column, operators: Operators) -> Column:
+def spark_watermark(mark: Column, operators: Operators) -> Column:
     """Return the whole millisecond that Spark has to be told for a mark, null for a data row."""
     micros = F.unix_micros(mark)
     if operators == "any":
@@ -82,15 +86,8 @@ def _is_data(mark: Column) -> Column:
     return mark.isNull() | (F.spark_partition_id() < 0)
 
 
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
-
-
-def _column(name: str) -> Column:
-    return F.col(_quoted(name))
-
-
-def _require_known_operators(operators: str) -> None:
+def require_known_operators(operators: str) -> None:
+    """Refuse a choice that does not exist."""
     known = get_args(Operators)
     if operators not in known:
         raise InvalidOption(
@@ -99,69 +96,4 @@ def _require_known_operators(operators: str) -> None:
             remedy="Leave it out unless every stateful operator of the query is a tumbling or sliding window.",
             option="operators",
             value=operators,
-        )
-
-
-def _require_streaming(df: DataFrame) -> None:
-    if not df.isStreaming:
-        raise UnsupportedFrame(
-            "The DataFrame is not a streaming one.",
-            rule="A watermark exists only in a streaming query.",
-            remedy="Read it with spark.readStream; in a batch, filter the mark rows out.",
-        )
-
-
-def _timestamp_field(fields: list[StructField], name: str, role: str) -> StructField:
-    if not isinstance(name, str):
-        raise InvalidOption(
-            f"{role} is a {type(name).__name__}.",
-            rule="A column is named by a string here.",
-            remedy=f"Pass its name, such as {role}='t'; compute it with df.withColumn first if it is an expression.",
-            option=role,
-            value=name,
-        )
-    found = [field for field in fields if field.name == name]
-    if not found:
-        names = [field.name for field in fields]
-        spelled = {n.lower(): n for n in names}
-        close = get_close_matches(name.lower(), spelled, n=1)
-        raise UnknownColumn(
-            f"There is no column {name!r} for {role}.",
-            rule="It must be the exact name of a column at the top level of the DataFrame.",
-            remedy=f"Did you mean {spelled[close[0]]!r}?"
-            if close
-            else f"The columns are {', '.join(map(repr, names))}.",
-            column=name,
-            role=role,
-            columns=names,
-        )
-    if len(found) > 1:
-        raise UnsupportedFrame(
-            f"There are {len(found)} columns {name!r}, and {role} names one.",
-            rule="The name must be unique in the DataFrame.",
-            remedy="Rename or drop all but one.",
-            column=name,
-            role=role,
-        )
-    kind = found[0].dataType
-    if not isinstance(kind, TimestampType):
-        raise UnsupportedFrame(
-            f"The column {name!r} for {role} is of type {kind.simpleString()}.",
-            rule="Event times and marks are of type timestamp.",
-            remedy=f"Convert it first, for example df.withColumn({name!r}, col({name!r}).cast('timestamp')).",
-            column=name,
-            role=role,
-            type=kind.simpleString(),
-        )
-    return found[0]
-
-
-def _require_no_watermark(fields: list[StructField]) -> None:
-    taken = [field.name for field in fields if _EVENT_TIME in field.metadata]
-    if taken:
-        raise UnsupportedFrame(
-            f"The DataFrame has a watermark already, on {', '.join(map(repr, taken))}.",
-            rule="A stream that follows marks has no other watermark: Spark refuses a second one when the query runs.",
-            remedy="Call follow_marks on the DataFrame as it was before withWatermark.",
-            columns=taken,
         )

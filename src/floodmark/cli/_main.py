@@ -1,0 +1,96 @@
+"""The command line: what can be asked, and what happens when something is wrong."""
+
+import argparse
+import json
+import platform
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from time import time_ns
+from typing import Final
+
+from floodmark.errors import FloodmarkError
+
+
+def main(argv: Sequence[str] | None = None, *, now: int | None = None) -> int:
+    """Run a command and return its exit code: 0, or 1 for an error; a wrong call exits with 2.
+
+    `now` is in microseconds since the epoch; without it the clock is read, once.
+
+    >>> main(["version"])
+    Floodmark ...
+    0
+    """
+    arguments = _parse(sys.argv[1:] if argv is None else list(argv))
+    try:
+        _COMMANDS[arguments.command](arguments, time_ns() // 1000 if now is None else now)
+    except FloodmarkError as error:
+        print(f"floodmark: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _parse(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="floodmark", description="Answers questions about how far time has come.")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    commands.add_parser("version", help="show which releases are installed")
+    why = commands.add_parser(
+        "why",
+        help="show where a query's watermark stands, who holds it, and what would release it",
+        description="Shows where a query's watermark stands, who holds it, and what would release it. Starts no Spark.",
+    )
+    why.add_argument("query", metavar="QUERY", nargs="?", help="name, id, or beginning of an id; without it, a list")
+    why.add_argument("--home", metavar="DIR", help="the home (default: $FLOODMARK_HOME, else .floodmark)")
+    why.add_argument("--json", action="store_true", help="print one JSON object")
+    if argv and not argv[0].startswith("-") and argv[0] not in _COMMANDS:
+        _refuse_command(parser, argv[0])
+    return parser.parse_args(argv)
+
+
+def _refuse_command(parser: argparse.ArgumentParser, command: str) -> None:
+    from difflib import get_close_matches  # only a mistake needs it
+
+    near = get_close_matches(command, _COMMANDS, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(_COMMANDS)}"
+    parser.error(f"there is no command {command!r}; {hint}")
+
+
+def _version(arguments: argparse.Namespace, now: int) -> None:
+    try:
+        spark = version("pyspark")
+    except PackageNotFoundError:
+        spark = "not installed"
+    print(f"Floodmark {version('floodmark')}\nPython    {platform.python_version()}\nPySpark   {spark}")
+
+
+def _why(arguments: argparse.Namespace, now: int) -> None:
+    # Loaded here, because `version` and a wrong call need none of it and it takes most of the time.
+    from floodmark.cli._why import why
+    from floodmark.control import Home, Queries, WatermarkSteps
+
+    with Home.open_existing(arguments.home) as home:
+        queries = Queries(home)
+        if arguments.query is None:
+            known = queries.all()
+            if arguments.json:
+                _print_json({"now": now, "queries": [asdict(query) for query in known]})
+            else:
+                from floodmark.cli._show import show_queries
+
+                show_queries(known, now)
+            return
+        answer = why(arguments.query, queries, WatermarkSteps(home), now)
+    if arguments.json:
+        _print_json(asdict(answer))
+    else:
+        from floodmark.cli._show import show_answer
+
+        show_answer(answer)
+
+
+def _print_json(value: object) -> None:
+    print(json.dumps(value, indent=2))
+
+
+_COMMANDS: Final[dict[str, Callable[[argparse.Namespace, int], None]]] = {"version": _version, "why": _why}

@@ -1,0 +1,54 @@
+"""The tables of a home as they are now. How they came to be is in the migrations; a test compares the two."""
+
+from typing import Final
+
+from sqlalchemy import BigInteger, Column, ForeignKey, MetaData, Table, Text
+
+METADATA: Final = MetaData()
+
+INCARNATIONS: Final = Table(
+    "watermark_incarnation",
+    METADATA,
+    Column("incarnation", Text, primary_key=True),
+    Column("settings", Text, nullable=False),
+    # No foreign key: a child may outlive its parent.
+    Column("parent", Text),
+    Column("parent_seq", BigInteger),
+    Column("created_at", BigInteger, nullable=False),
+)
+
+STEPS: Final = Table(
+    "watermark_step",
+    METADATA,
+    Column("incarnation", Text, ForeignKey(INCARNATIONS.c.incarnation), primary_key=True),
+    Column("seq", BigInteger, primary_key=True, autoincrement=False),
+    Column("watermark", BigInteger),
+    Column("snapshot", Text, nullable=False),
+    Column("at", BigInteger, nullable=False),
+)
+
+OBSERVATIONS: Final = Table(
+    "watermark_observation",
+    METADATA,
+    Column("incarnation", Text, ForeignKey(INCARNATIONS.c.incarnation), primary_key=True),
+    Column("seq", BigInteger, primary_key=True, autoincrement=False),
+    Column("batch_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("statistics", Text, nullable=False),
+    Column("at", BigInteger, nullable=False),
+)
+
+QUERIES: Final = Table(
+    "streaming_query",
+    METADATA,
+    Column("query_id", Text, primary_key=True),
+    Column("run_id", Text, nullable=False),
+    Column("name", Text),
+    Column("batch_id", BigInteger, nullable=False),
+    Column("incarnations", Text, nullable=False),
+    Column("spark_watermark", BigInteger),
+    Column("state", Text, nullable=False),
+    Column("error", Text),
+    Column("warnings", Text, nullable=False),
+    Column("started_at", BigInteger, nullable=False),
+    Column("updated_at", BigInteger, nullable=False),
+)

@@ -1,0 +1,182 @@
+"""Files what each batch saw of its rows with the step it ran at, for the next step to be computed from."""
+
+import atexit
+import json
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    SourceProgress,
+    StreamingQueryListener,
+    StreamingQueryProgress,
+)
+
+from floodmark.control import Home, Queries, QueryRecord, WatermarkSteps
+from floodmark.spark._batch_statistics import read_statistics
+from floodmark.spark._chain import MarkOffset
+from floodmark.spark._settings import WatermarkSettings
+
+_log = logging.getLogger("floodmark")
+
+
+def observation_name(frame: str) -> str:
+    """Return the name under which the statistics of a frame are reported."""
+    return f"floodmark_{frame}"
+
+
+class Listener(StreamingQueryListener):
+    """One for a session; knows the frames that were made with it, and the queries that use them."""
+
+    def __init__(self) -> None:
+        self._frames: dict[str, tuple[WatermarkSettings, Home]] = {}
+        self._started: dict[str, int] = {}
+        self._records: dict[str, tuple[QueryRecord, Home]] = {}
+
+    def watch(self, frame: str, settings: WatermarkSettings, home: Home) -> None:
+        """File what is seen of a frame in a home."""
+        self._frames[frame] = settings, home
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark calls it by this name
+        """Remember when the run began."""
+        self._started[str(event.runId)] = _now()
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark calls it by this name
+        """File the statistics of every frame in the query, and how far the query is."""
+        progress = event.progress
+        try:
+            places = list(_frames_of(progress, set(self._frames)))
+            for frame, offset in places:
+                self._file(frame, offset, progress)
+            if places:
+                self._record(places, progress)
+        except Exception:
+            # Spark would swallow it without a word.
+            _log.exception("What a batch saw could not be filed; its watermark stays where it is.")
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark calls it by this name
+        """Do nothing: the chain sees by itself that nothing comes."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark calls it by this name
+        """Record how the run ended."""
+        self._started.pop(str(event.runId), None)
+        record, home = self._records.pop(str(event.runId), (None, None))
+        if record is None or home is None:
+            return
+        ended = replace(
+            record, state="failed" if event.exception else "stopped", error=event.exception, updated_at=_now()
+        )
+        try:
+            Queries(home).record(ended)
+        except Exception:
+            _log.exception("The end of the query %s could not be filed.", record.query_id)
+
+    def has_heard_out(self, running: set[str]) -> bool:
+        """Return whether the end of every run was told, but for those that are still running."""
+        return self._started.keys() <= running
+
+    def _file(self, frame: str, offset: MarkOffset, progress: StreamingQueryProgress) -> None:
+        settings, home = self._frames[frame]
+        data = [source for source in progress.sources if mark_offset_of(source) is None]
+        statistics = read_statistics(progress.observedMetrics[observation_name(frame)], settings).to_json() | {
+            "input_rows": sum(source.numInputRows for source in data),
+            "caught_up": bool(data) and all(_is_caught_up(source) for source in data),
+        }
+        WatermarkSteps(home).observe(offset.incarnation, offset.seq, progress.batchId, statistics, _now())
+
+    def _record(self, places: list[tuple[str, MarkOffset]], progress: StreamingQueryProgress) -> None:
+        now, run = _now(), str(progress.runId)
+        settings_and_homes = [self._frames[frame] for frame, _ in places]
+        watermark = progress.eventTime.get("watermark")
+        record = QueryRecord(
+            query_id=str(progress.id),
+            run_id=run,
+            name=progress.name,
+            batch_id=progress.batchId,
+            incarnations=tuple(
+                (offset.incarnation, offset.seq, settings.column)
+                for (_, offset), (settings, _) in zip(places, settings_and_homes, strict=True)
+            ),
+            spark_watermark=None if watermark is None else _millis(watermark),
+            state="running",
+            error=None,
+            warnings=(),
+            started_at=self._started.get(run, now),
+            updated_at=now,
+        )
+        home = settings_and_homes[0][1]
+        self._records[run] = record, home
+        Queries(home).record(record)
+
+
+_listeners: dict[int, tuple[SparkSession, Listener]] = {}
+
+
+def listener_of(spark: SparkSession) -> Listener:
+    """Return the listener of a session, added to it the first time."""
+    known = _listeners.get(id(spark))
+    if known is None or known[0] is not spark:
+        listener = Listener()
+        spark.streams.addListener(listener)
+        atexit.register(_remove, spark, listener)
+        known = _listeners[id(spark)] = spark, listener
+    return known[1]
+
+
+def _remove(spark: SparkSession, listener: Listener) -> None:
+    """Hear queries that have ended out, then leave: Spark tells the end late, and a long trace if nobody listens."""
+    with suppress(Exception):
+        deadline = time.monotonic() + 2
+        while time.monotonic() < deadline:
+            running = {str(query.runId) for query in spark.streams.active}
+            if listener.has_heard_out(running):
+                break
+            time.sleep(0.01)
+        spark.streams.removeListener(listener)
+
+
+def mark_offset_of(source: SourceProgress) -> MarkOffset | None:
+    """Return the end offset of a source of marks, None for any other source."""
+    try:
+        values: Any = json.loads(source.endOffset)
+        return MarkOffset.from_json(values) if "incarnation" in values else None
+    except (TypeError, ValueError):
+        return None
+
+
+def _frames_of(progress: StreamingQueryProgress, frames: set[str]) -> Iterator[tuple[str, MarkOffset]]:
+    """Yield each frame of a query with its offset.
+
+    A batch that runs again after a restart has the offset of the frame before the restart. Where there is one such
+    offset and one frame without an offset, they belong together; else what that batch saw is lost, and counted so.
+    """
+    observed = {frame for frame in frames if observation_name(frame) in progress.observedMetrics}
+    offsets = [offset for source in progress.sources if (offset := mark_offset_of(source)) is not None]
+    strangers = [offset for offset in offsets if offset.frame not in observed]
+    for offset in offsets:
+        if offset.frame in observed:
+            observed.discard(offset.frame)
+            yield offset.frame, offset
+    if len(observed) == len(strangers) == 1:
+        yield observed.pop(), strangers[0]
+
+
+def _now() -> int:
+    return time.time_ns() // 1000
+
+
+def _millis(timestamp: str) -> int:
+    return int(datetime.fromisoformat(timestamp).timestamp() * 1000)
+
+
+def _is_caught_up(source: SourceProgress) -> bool:
+    return source.latestOffset is not None and source.latestOffset == source.endOffset

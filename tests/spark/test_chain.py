@@ -1,0 +1,219 @@
+"""The chain of watermarks, without Spark: what a batch saw, when it is told, and what a restart finds (F1 to F3)."""
+
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from floodmark.control import Home, WatermarkSteps
+from floodmark.errors import FloodmarkError
+from floodmark.spark._chain import PATIENCE, MarkOffset, WatermarkChain
+from floodmark.spark._settings import WatermarkSettings
+from floodmark.testing import ManualClock
+
+SECOND = 1_000_000
+
+
+class World:
+    """A home, a clock that only moves when somebody sleeps, and readers that come and go."""
+
+    def __init__(self, home: Home) -> None:
+        self.steps = WatermarkSteps(home)
+        self.clock = ManualClock(1_000 * SECOND)
+        self.ids = (f"life-{number}" for number in count(1))
+        self.batches = count()
+        self.on_sleep: Callable[[], None] = lambda: None
+
+    def reader(self, frame: str = "frame", **changes: Any) -> WatermarkChain:
+        values: dict[str, Any] = {
+            "column": "t", "per": ("p",), "delay": 0, "idle": None, "future": None, "assume_caught_up": False,
+        }  # fmt: skip
+        settings = WatermarkSettings(**(values | changes))
+        return WatermarkChain(
+            self.steps, settings, frame, mint=lambda: next(self.ids), clock=self.clock.now, sleep=self._sleep
+        )
+
+    def tell(self, at: MarkOffset, batch: int | None = None, *, caught_up: bool = False, **newest: int) -> None:
+        """File what a batch that ended at this offset saw."""
+        statistics = {
+            "newest": newest,
+            "names": {},
+            "rows": len(newest),
+            "input_rows": len(newest),
+            "caught_up": caught_up,
+        }
+        number = next(self.batches) if batch is None else batch
+        self.steps.observe(at.incarnation, at.seq, number, statistics, self.clock.now())
+
+    def _sleep(self, micros: int) -> None:
+        self.clock.advance(micros)
+        self.on_sleep()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with Home.open(tmp_path / "home") as home:
+        yield World(home)
+
+
+def test_the_first_batch_has_a_step_of_its_own_and_no_watermark(world: World) -> None:
+    reader = world.reader()
+    assert reader.initial() is reader.initial()
+    first = reader.advance(reader.initial())
+    assert (first.seq, first.watermark, first.incarnation) == (1, None, reader.initial().incarnation)
+
+
+def test_the_watermark_is_the_lowest_of_the_newest_and_stands_until_it_rises(world: World) -> None:
+    reader = world.reader()
+    at = reader.advance(reader.initial())
+    world.tell(at, a=100, b=40)
+    at = reader.advance(at)
+    assert (at.seq, at.watermark) == (2, 40)
+    world.tell(at, a=200)
+    assert reader.advance(at) is at
+    world.tell(at, b=150)
+    assert reader.advance(at).watermark == 150
+
+
+def test_f1_what_a_batch_saw_is_waited_for(world: World) -> None:
+    reader = world.reader()
+    at = reader.advance(reader.initial())
+    naps = count()
+
+    def tell_late() -> None:
+        if next(naps) == 3:
+            world.tell(at, a=70)
+
+    world.on_sleep = tell_late
+    assert reader.advance(at).watermark == 70
+
+
+def test_f1_but_not_for_ever_and_the_loss_is_counted(world: World) -> None:
+    reader = world.reader()
+    at = reader.advance(reader.initial())
+    before = world.clock.now()
+    assert reader.advance(at) is at
+    assert world.clock.now() - before == pytest.approx(PATIENCE, abs=10_000)
+    waited = world.clock.now()
+    assert reader.advance(at) is at, "once is enough"
+    assert world.clock.now() == waited
+    world.tell(at, a=5)
+    after = reader.advance(at)
+    assert after.watermark == 5
+    step = world.steps.get(after.incarnation, after.seq)
+    assert step is not None
+    assert step.snapshot["missed"] == 1
+
+
+def test_f1_what_comes_after_the_next_step_still_counts(world: World) -> None:
+    reader = world.reader()
+    first = reader.advance(reader.initial())
+    world.tell(first, a=10, b=10)
+    second = reader.advance(first)
+    world.tell(second, a=50)
+    world.tell(first, b=30)
+    assert reader.advance(second).watermark == 30
+
+
+def test_f2_two_queries_of_one_frame_never_mix(world: World) -> None:
+    one, other = world.reader(), world.reader()
+    at_one, at_other = one.advance(one.initial()), other.advance(other.initial())
+    assert at_one.incarnation != at_other.incarnation
+    world.tell(at_one, a=1000)
+    world.tell(at_other, a=5)
+    assert (one.advance(at_one).watermark, other.advance(at_other).watermark) == (1000, 5)
+
+
+def test_f2_a_query_without_its_checkpoint_begins_anew_though_the_home_survives(world: World) -> None:
+    old = world.reader()
+    at = old.advance(old.initial())
+    world.tell(at, a=1000)
+    assert old.advance(at).watermark == 1000
+    new = world.reader()
+    assert new.advance(new.initial()).watermark is None
+
+
+def test_f2_a_restart_goes_on_from_the_step_that_spark_knows(world: World) -> None:
+    reader = world.reader("before")
+    at = reader.advance(reader.initial())
+    world.tell(at, a=100, b=40)
+    at = reader.advance(at)
+    world.tell(at, a=300)
+    restarted = world.reader("after")
+    at = restarted.advance(at)
+    assert (at.frame, at.watermark, at.seq) == ("after", 40, 3)
+    world.tell(at, b=200)
+    assert restarted.advance(at).watermark == 200, "what a said before the restart is known"
+
+
+def test_f2_where_the_home_went_on_without_spark_the_chain_forks(world: World) -> None:
+    reader = world.reader()
+    known = reader.advance(reader.initial())
+    world.tell(known, a=100)
+    unknown = reader.advance(known)
+    world.tell(unknown, a=900)
+    assert reader.advance(unknown).watermark == 900
+
+    restarted = world.reader("after")
+    forked = restarted.advance(known)
+    assert forked.incarnation not in (known.incarnation, reader.initial().incarnation)
+    assert (forked.seq, forked.watermark) == (2, 100), "what the lost batch saw is not this query's past"
+
+
+def test_f3_a_batch_that_runs_again_is_not_counted_twice(world: World) -> None:
+    reader = world.reader()
+    at = reader.advance(reader.initial())
+    world.tell(at, batch=0, a=10)
+    world.tell(at, batch=0, a=10)
+    assert len(world.steps.observations(at.incarnation, at.seq)) == 1
+    assert reader.advance(at).watermark == 10
+
+
+def test_an_origin_is_idle_when_it_is_silent_and_all_is_read(world: World) -> None:
+    reader = world.reader(idle=60 * SECOND)
+    at = reader.advance(reader.initial())
+    world.tell(at, caught_up=True, a=100, b=40)
+    at = reader.advance(at)
+    world.clock.advance(30 * SECOND)
+    world.tell(at, caught_up=False, a=500)
+    world.clock.advance(40 * SECOND)
+    assert reader.advance(at) is at, "something is unread"
+    world.tell(at, caught_up=True, a=600)
+    assert reader.advance(at).watermark == 600
+
+
+def test_available_now_says_something_after_every_batch_with_rows(world: World) -> None:
+    reader = world.reader()
+    reader.steps_every_batch = True
+    at = reader.advance(reader.initial())
+    world.tell(at, a=10, b=10)
+    at = reader.advance(at)
+    world.tell(at, a=20)
+    after = reader.advance(at)
+    assert (after.seq, after.watermark) == (at.seq + 1, 10)
+    world.tell(after)
+    assert reader.advance(after) is after
+
+
+def test_a_checkpoint_without_its_home_is_refused(world: World) -> None:
+    reader = world.reader()
+    at = reader.advance(reader.initial())
+    world.tell(at, a=10)
+    reader.advance(at)
+    with pytest.raises(FloodmarkError, match="snapshot-invalid"):
+        world.reader().advance(MarkOffset("frame", at.incarnation, 77, 10))
+    with pytest.raises(FloodmarkError, match="unknown-incarnation"):
+        world.reader().advance(MarkOffset("frame", "nobody", 3, 10))
+
+
+def test_old_steps_are_forgotten(world: World) -> None:
+    reader = world.reader()
+    at = reader.advance(reader.initial())
+    for time in range(10, 200, 10):
+        world.tell(at, a=time)
+        at = reader.advance(at)
+        reader.forget_before(at, keep=5)
+    assert world.steps.get(at.incarnation, 3) is None
+    assert world.steps.get(at.incarnation, at.seq) is not None
