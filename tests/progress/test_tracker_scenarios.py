@@ -141,13 +141,14 @@ def test_ten_threads_behind_a_lock(withheld: int | None, last: int, size: int) -
     highest: list[int] = []
 
     def work(thread: int) -> None:
-        mine = [number for number in range(thread + 1, last + 1, 10) if number != withheld]
-        for start in range(0, len(mine), size):
+        for start in range(1 + thread * size, last + 1, 10 * size):
+            mine = [number for number in range(start, min(start + size, last + 1)) if number != withheld]
             with lock:
                 if size == 1:
-                    tracker.update("o", mine[start], 0, True, mine[start])
+                    for number in mine:
+                        tracker.update("o", number, 0, True, number)
                 else:
-                    tracker.update_batch("o", mine[start : start + size], mine[start : start + size])
+                    tracker.update_batch("o", mine, mine)
         highest.append(tracker.local("o") or 0)
 
     threads = [threading.Thread(target=work, args=(thread,)) for thread in range(10)]

@@ -2,13 +2,14 @@
 
 import json
 import sys
+import time
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from floodmark.errors import UnsupportedFrame
-from floodmark.spark import follow_marks
+from floodmark.spark import follow_marks, with_watermark
 from spark_feed import FAR_FUTURE, Feed, Running, mark, row, seconds
 
 
@@ -33,9 +34,24 @@ def main(directory: Path) -> dict[str, object]:
             refusal = None
         except UnsupportedFrame as error:
             refusal = error.fields
-        return {"session": type(spark).__module__, "steps": steps, "refusal": refusal}
+        own = count_by_own_watermark(spark, directory.with_name("own"))
+        return {"session": type(spark).__module__, "steps": steps, "refusal": refusal, "own": own}
     finally:
         spark.stop()
+
+
+def count_by_own_watermark(spark: SparkSession, directory: Path) -> object:
+    feed = Feed(spark, directory)
+    rows = with_watermark(feed.frame().drop("mark"), "t", operators="windows", home=directory.with_name("home"))
+    counts = rows.groupBy(F.window("t", "10 seconds")).count()
+    query = Running(spark, counts.select(seconds("window.start"), "count"), feed)
+    found = query.step(row(1), row(12))
+    deadline = time.monotonic() + 30
+    while not found and time.monotonic() < deadline:
+        time.sleep(0.2)
+        found = query.settle()
+    query.stop()
+    return found
 
 
 if __name__ == "__main__":
