@@ -52,7 +52,8 @@ def with_watermark(
     `idle`: an origin from which nothing came for so long is left out until it speaks again, provided that everything
     has been read; a source that does not tell so needs `assume_caught_up=True`. `future`: rows further ahead of the
     clock than this do not move the watermark. With `per`, times count in steps of a second, wider for rows older
-    than an hour, so the watermark may stay that much behind. `operators` is that of `follow_marks`.
+    than an hour, so the watermark may stay that much behind, and origins are told apart by a hash of 32 bits: for
+    some thousands of them, not for millions. `operators` is that of `follow_marks`.
 
     What each origin said is kept in the `home` (a directory; by default `.floodmark`) and survives restarts.
     """
