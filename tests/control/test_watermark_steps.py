@@ -86,6 +86,11 @@ def test_the_observations_of_a_step_are_in_the_order_of_their_batches(steps: Wat
     assert [(one.seq, one.batch_id) for one in steps.observations("a")] == [(0, 7), (1, 8), (2, 9), (2, 10), (2, 12)]
 
 
+def test_observations_can_be_asked_for_after_a_batch(steps: WatermarkSteps) -> None:
+    assert [one.batch_id for one in steps.observations("a", after_batch=7)] == [8, 9]
+    assert steps.observations("a", 1, after_batch=8) == ()
+
+
 def test_a_fork_has_what_was_there_up_to_its_step_and_remembers_its_parent(steps: WatermarkSteps) -> None:
     steps.fork("a", 1, "b", now=300)
     assert steps.incarnation("b") == Incarnation("b", {"delay": 5}, "a", 1, 300)

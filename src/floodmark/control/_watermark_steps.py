@@ -143,12 +143,16 @@ class WatermarkSteps:
             connection.execute(delete(OBSERVATIONS).where(*_at(OBSERVATIONS, incarnation, seq, batch_id)))
             connection.execute(insert(OBSERVATIONS).values(incarnation=incarnation, seq=seq, batch_id=batch_id, **kept))
 
-    def observations(self, incarnation: str, seq: int | None = None) -> tuple[Observation, ...]:
-        """Return what the batches at a step told, or at all steps, in the order of the batches."""
+    def observations(
+        self, incarnation: str, seq: int | None = None, *, after_batch: int | None = None
+    ) -> tuple[Observation, ...]:
+        """Return what the batches at a step told, or at all steps, in the order of the batches; or only later ones."""
         table = OBSERVATIONS.c
         wanted = select(OBSERVATIONS).where(table.incarnation == incarnation).order_by(table.batch_id, table.seq)
         if seq is not None:
             wanted = wanted.where(table.seq == seq)
+        if after_batch is not None:
+            wanted = wanted.where(table.batch_id > after_batch)
         with self._home.read() as connection:
             _row_of(connection, incarnation)
             rows = connection.execute(wanted).all()

@@ -6,7 +6,6 @@ for older ones, so that the set stays small when years are read again; of those,
 A step only ever makes a time earlier, and with it the watermark.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -33,19 +32,10 @@ _OLDEST_STEP: Final = 3_600
 class BatchStatistics:
     """The newest time of each origin, names for origins, and the rows from too far in the future."""
 
-    newest: Mapping[str, int]
-    names: Mapping[str, str]
+    newest: dict[str, int]
+    names: dict[str, str]
     future_rows: int
     newest_future: int | None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the statistics as JSON values."""
-        return {
-            "newest": dict(self.newest),
-            "names": dict(self.names),
-            "future_rows": self.future_rows,
-            "newest_future": self.newest_future,
-        }
 
 
 def observe(df: DataFrame, settings: WatermarkSettings, name: str) -> DataFrame:

@@ -107,7 +107,7 @@ class WatermarkChain:
     def _resume(self, start: MarkOffset) -> None:
         """Take up a chain where Spark left it, which is not always where the home does."""
         now = self._clock()
-        if start.seq == 0 and start == self._initial:
+        if start == self._initial:
             self._steps.create(start.incarnation, asdict(self._settings), now)
             self._watermarks = self._settings.begin(now)
             self._steps.add(start.incarnation, 0, None, self._snapshot(), now)
@@ -138,9 +138,9 @@ class WatermarkChain:
         """Return what is not applied yet; the first time at a step, wait for the batch that ended there."""
         deadline = self._clock() + PATIENCE
         while True:
-            known = [one for one in self._steps.observations(at.incarnation) if one.seq <= at.seq]
-            fresh = [one for one in known if one.batch_id > self._applied]
-            if self._waited_at == at.seq or any(one.seq == at.seq for one in known):
+            later = self._steps.observations(at.incarnation, after_batch=self._applied)
+            fresh = [one for one in later if one.seq <= at.seq]
+            if self._waited_at == at.seq or any(one.seq == at.seq for one in fresh):
                 break
             if self._clock() >= deadline:
                 self._missed += 1

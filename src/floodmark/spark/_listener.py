@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import datetime
 from typing import Any
 
@@ -24,6 +24,7 @@ from pyspark.sql.streaming.listener import (
 from floodmark.control import Home, Queries, QueryRecord, WatermarkSteps
 from floodmark.spark._batch_statistics import read_statistics
 from floodmark.spark._chain import MarkOffset
+from floodmark.spark._mark_source import now_micros
 from floodmark.spark._settings import WatermarkSettings
 
 _log = logging.getLogger("floodmark")
@@ -48,7 +49,7 @@ class Listener(StreamingQueryListener):
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark calls it by this name
         """Remember when the run began."""
-        self._started[str(event.runId)] = _now()
+        self._started[str(event.runId)] = now_micros()
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark calls it by this name
         """File the statistics of every frame in the query, and how far the query is."""
@@ -73,7 +74,7 @@ class Listener(StreamingQueryListener):
         if record is None or home is None:
             return
         ended = replace(
-            record, state="failed" if event.exception else "stopped", error=event.exception, updated_at=_now()
+            record, state="failed" if event.exception else "stopped", error=event.exception, updated_at=now_micros()
         )
         try:
             Queries(home).record(ended)
@@ -87,14 +88,14 @@ class Listener(StreamingQueryListener):
     def _file(self, frame: str, offset: MarkOffset, progress: StreamingQueryProgress) -> None:
         settings, home = self._frames[frame]
         data = [source for source in progress.sources if mark_offset_of(source) is None]
-        statistics = read_statistics(progress.observedMetrics[observation_name(frame)], settings).to_json() | {
+        statistics = asdict(read_statistics(progress.observedMetrics[observation_name(frame)], settings)) | {
             "input_rows": sum(source.numInputRows for source in data),
             "caught_up": bool(data) and all(_is_caught_up(source) for source in data),
         }
-        WatermarkSteps(home).observe(offset.incarnation, offset.seq, progress.batchId, statistics, _now())
+        WatermarkSteps(home).observe(offset.incarnation, offset.seq, progress.batchId, statistics, now_micros())
 
     def _record(self, places: list[tuple[str, MarkOffset]], progress: StreamingQueryProgress) -> None:
-        now, run = _now(), str(progress.runId)
+        now, run = now_micros(), str(progress.runId)
         settings_and_homes = [self._frames[frame] for frame, _ in places]
         watermark = progress.eventTime.get("watermark")
         record = QueryRecord(
@@ -168,10 +169,6 @@ def _frames_of(progress: StreamingQueryProgress, frames: set[str]) -> Iterator[t
             yield offset.frame, offset
     if len(observed) == len(strangers) == 1:
         yield observed.pop(), strangers[0]
-
-
-def _now() -> int:
-    return time.time_ns() // 1000
 
 
 def _millis(timestamp: str) -> int:

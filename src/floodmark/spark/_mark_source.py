@@ -72,7 +72,7 @@ class MarkReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
                 WatermarkSettings.from_json(settings),
                 frame,
                 mint=lambda: uuid4().hex,
-                clock=_now,
+                clock=now_micros,
                 sleep=lambda micros: time.sleep(micros / 1e6),
             )
         return self._chain_once
@@ -82,5 +82,6 @@ def _marks(offset: MarkOffset) -> Iterator[tuple[Any, ...]]:
     return iter(() if offset.watermark is None else ((offset.watermark,),))
 
 
-def _now() -> int:
+def now_micros() -> int:
+    """Return what time it is, in microseconds since the epoch."""
     return time.time_ns() // 1000
