@@ -6,19 +6,22 @@ from here (`import floodmark as fm; fm.session()`), and is loaded when it is fir
 """
 
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from floodmark.spark import follow_marks, session, with_watermark
+    from floodmark.spark import follow_marks, late, session, with_watermark
 
-__all__ = ["__version__", "follow_marks", "session", "with_watermark"]
+__all__ = ["__version__", "follow_marks", "late", "session", "with_watermark"]
 
-__version__ = version("floodmark")
+__version__: str
 
 
 def __getattr__(name: str) -> Any:
-    # Without this, whoever only wants the rules would wait for pyspark.
+    # Without this, whoever only wants the rules would wait for pyspark, and for what reads a version.
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("floodmark")
     if name in __all__:
         return getattr(import_module("floodmark.spark"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -18,8 +18,10 @@ __all__ = [
     "BatchInvalid",
     "ChunkConflict",
     "Conflict",
+    "CutInvalid",
     "DuplicateName",
     "FloodmarkError",
+    "ForeignSegment",
     "HomeBusy",
     "HomeClosed",
     "HomeMissing",
@@ -28,15 +30,23 @@ __all__ = [
     "InputFinished",
     "InvalidOption",
     "InvalidValue",
+    "KeyOutOfSpace",
+    "NoLateRows",
     "NotInt64",
     "NotJson",
     "NumberOutOfRange",
     "OriginClosed",
     "PendingLimitReached",
+    "PositionInvalid",
+    "RangeOutOfSpace",
+    "RangesMissing",
+    "RangesOverlap",
     "ReservedTime",
+    "SegmentSealed",
     "SnapshotInvalid",
     "SnapshotVersionUnknown",
     "StateError",
+    "TooManyOrigins",
     "UnknownColumn",
     "UnknownIncarnation",
     "UnknownInput",
@@ -44,9 +54,14 @@ __all__ = [
     "UnknownName",
     "UnknownOrigin",
     "UnknownQuery",
+    "UnknownSegment",
     "UnknownStep",
+    "UnknownWriter",
     "UnsupportedFrame",
+    "UnsupportedSpark",
     "WatermarkNotRising",
+    "WriterClosed",
+    "WriterSuperseded",
 ]
 
 
@@ -204,6 +219,24 @@ class UnsupportedFrame(InvalidValue):
     code = "unsupported-frame"
 
 
+class UnsupportedSpark(StateError):
+    """The Spark that runs lacks something that is needed."""
+
+    code = "unsupported-spark"
+
+
+class TooManyOrigins(StateError):
+    """There are more origins than can be told apart."""
+
+    code = "too-many-origins"
+
+
+class NoLateRows(UnknownName):
+    """A query does not keep late rows apart, or on several columns."""
+
+    code = "no-late-rows"
+
+
 class NotJson(InvalidValue):
     """A value to be kept is none that JSON can write and give back."""
 
@@ -268,3 +301,75 @@ class HomeClosed(StateError):
     """A home was used after it had been closed."""
 
     code = "home-closed"
+
+
+class RangeOutOfSpace(InvalidValue):
+    """A range of keys is empty, or leaves the key space."""
+
+    code = "range-out-of-space"
+
+
+class RangesOverlap(InvalidValue):
+    """A range of keys would belong to two segments at once."""
+
+    code = "ranges-overlap"
+
+
+class RangesMissing(InvalidValue):
+    """A range of keys would belong to no segment."""
+
+    code = "ranges-missing"
+
+
+class KeyOutOfSpace(InvalidValue):
+    """A key has no place in the key space."""
+
+    code = "key-out-of-space"
+
+
+class UnknownSegment(UnknownName):
+    """A stream has no segment of that id."""
+
+    code = "unknown-segment"
+
+
+class SegmentSealed(StateError):
+    """A segment was to be sealed that had been sealed before."""
+
+    code = "segment-sealed"
+
+
+class ForeignSegment(UnknownName):
+    """A position names a segment that is not of its stream."""
+
+    code = "foreign-segment"
+
+
+class PositionInvalid(InvalidValue):
+    """A position is no map from segments to offsets."""
+
+    code = "position-invalid"
+
+
+class CutInvalid(InvalidValue):
+    """A position that should be a cut does not cover the key space once."""
+
+    code = "cut-invalid"
+
+
+class UnknownWriter(UnknownName):
+    """A writer is not known to the stream."""
+
+    code = "unknown-writer"
+
+
+class WriterClosed(StateError):
+    """A writer that had been closed was used again."""
+
+    code = "writer-closed"
+
+
+class WriterSuperseded(StateError):
+    """A writer was opened again elsewhere: this instance of it is the older one."""
+
+    code = "writer-superseded"

@@ -37,8 +37,8 @@ def test_version_works_without_spark(capsys: pytest.CaptureFixture[str], monkeyp
 
 WRONG = {
     "nothing": ([], "required: COMMAND"),
-    "misspelled": (["wyh"], "there is no command 'wyh'; did you mean 'why'?"),
-    "far from any": (["frobnicate"], "there is no command 'frobnicate'; there are: version, why"),
+    "misspelled": (["wyh"], "there is no command 'wyh'. Did you mean 'why'?"),
+    "far from any": (["frobnicate"], "there is no command 'frobnicate'. There are: version, why."),
     "unknown option": (["why", "--hmoe", "x"], "unrecognized arguments: --hmoe"),
     "two queries": (["why", "a", "b"], "unrecognized arguments: b"),
 }

@@ -84,6 +84,7 @@ def test_the_whole_answer_as_a_program_reads_it(asked: Asked) -> None:
                 "counted_since_batch": None,
                 "future_rows": 0,
                 "newest_future": None,
+                "spark_dropped": 0,
                 "origins": [
                     {
                         "origin": name,
@@ -267,3 +268,12 @@ def test_colour_is_for_terminals_and_can_be_forbidden(
     assert "\x1b[32m" in asked.text("orders")
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b[32m" not in asked.text("orders")
+
+
+def test_what_spark_dropped_is_told_as_what_it_is(asked: Asked) -> None:
+    asked.keep(source_of({"orders-0": 9}))
+    asked.steps.observe("a", 0, 40, {"newest": {}, "spark_dropped": 2}, NOW)
+    asked.steps.observe("a", 0, 41, {"newest": {}, "spark_dropped": 1}, NOW)
+    assert asked.column()["spark_dropped"] == 3
+    said = "dropped by Spark: 3 rows, or groups of rows where it groups first (since batch 40)"
+    assert said in asked.text("orders")

@@ -233,12 +233,12 @@ def test_a_home_of_a_newer_release_is_refused_with_both_versions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as newer:
-        newer.setattr(_migrations, "version", lambda name: "9.9")
+        newer.setattr(_migrations, "this_release", lambda: "9.9")
         with Home.open(tmp_path) as home:
             migrate(home._engine, tmp_path, (*MIGRATIONS, NEXT))
     for way in (Home.open, Home.open_existing):
         with pytest.raises(
-            FloodmarkError, match=r"schema 2, written by Floodmark 9\.9; this is Floodmark 0"
+            FloodmarkError, match=rf"schema {NEXT.number}, written by Floodmark 9\.9; this is Floodmark 0"
         ) as refusal:
             way(tmp_path)
         assert refusal.value.code == "home-newer"

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from floodmark.spark import session
 from spark_feed import SHORT_LIVED, Feed, Running
+from watermark_feed import Count, Counting, Orders
 
 HERE = Path(__file__).parent
 
@@ -42,3 +44,26 @@ def run(spark: SparkSession) -> Iterator[Callable[..., Running]]:
     yield start
     for running in started:
         running.stop()
+
+
+@pytest.fixture
+def orders(spark: SparkSession, tmp_path: Path) -> Orders:
+    return Orders(spark, tmp_path / "orders")
+
+
+@pytest.fixture
+def counting(tmp_path: Path) -> Iterator[Count]:
+    started: list[Counting] = []
+
+    def start(frame: DataFrame, checkpoint: str = "checkpoint", **trigger: Any) -> Counting:
+        started.append(Counting(frame, tmp_path / checkpoint).start(**trigger))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.stop()
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"

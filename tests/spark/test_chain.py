@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from floodmark.control import Home, WatermarkSteps
-from floodmark.errors import FloodmarkError
+from floodmark.errors import FloodmarkError, TooManyOrigins
 from floodmark.spark._chain import PATIENCE, MarkOffset, WatermarkChain
 from floodmark.spark._settings import WatermarkSettings
 from floodmark.testing import ManualClock
@@ -35,13 +35,22 @@ class World:
             self.steps, settings, frame, mint=lambda: next(self.ids), clock=self.clock.now, sleep=self._sleep
         )
 
-    def tell(self, at: MarkOffset, batch: int | None = None, *, caught_up: bool = False, **newest: int) -> None:
+    def tell(
+        self,
+        at: MarkOffset,
+        batch: int | None = None,
+        *,
+        caught_up: bool = False,
+        has_all_origins: bool = True,
+        **newest: int,
+    ) -> None:
         """File what a batch that ended at this offset saw."""
         statistics = {
             "newest": newest,
             "names": {},
             "rows": len(newest),
             "input_rows": len(newest),
+            "has_all_origins": has_all_origins,
             "caught_up": caught_up,
         }
         number = next(self.batches) if batch is None else batch
@@ -217,3 +226,11 @@ def test_old_steps_are_forgotten(world: World) -> None:
         reader.forget_before(at, keep=5)
     assert world.steps.get(at.incarnation, 3) is None
     assert world.steps.get(at.incarnation, at.seq) is not None
+
+
+def test_a_batch_with_more_origins_than_can_be_told_apart_stops_the_query(world: World) -> None:
+    reader = world.reader()
+    at = reader.advance(reader.initial())
+    world.tell(at, has_all_origins=False, a=10)
+    with pytest.raises(TooManyOrigins, match=r"Batch 0 has more than 65,536 origins\."):
+        reader.advance(at)

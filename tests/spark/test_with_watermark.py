@@ -1,126 +1,18 @@
 """Floodmark's watermark on a foreign stream: what it waits for, what it leaves out, and what survives a restart."""
 
-import json
-import os
 import time
-from collections.abc import Callable, Iterator
 from datetime import timedelta
-from itertools import count
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.streaming.query import StreamingQuery
 
 from floodmark.control import Home, Queries, WatermarkSteps
 from floodmark.errors import FloodmarkError, InvalidOption, UnknownColumn, UnsupportedFrame
 from floodmark.spark import with_watermark
-
-# Steps of a second are for rows of the last hour.
-BASE = int(time.time()) // 60 * 60 - 1200
-_names = count()
-
-
-Found = TypeVar("Found")
-
-
-def eventually(look: Callable[[], Found], is_right: Callable[[Found], bool]) -> Found:
-    """Return what is found, as soon as it is right: what Spark tells comes after what it does."""
-    deadline = time.monotonic() + 10
-    while not is_right(found := look()) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return found
-
-
-class Orders:
-    """A directory of small files, one a micro-batch; times are seconds after BASE."""
-
-    def __init__(self, spark: SparkSession, directory: Path) -> None:
-        directory.mkdir()
-        self._spark, self._directory, self._files = spark, directory, count(1)
-
-    def add(self, *rows: tuple[int, str]) -> None:
-        number = next(self._files)
-        lines = [json.dumps({"t_us": (BASE + t) * 1_000_000, "p": p}) for t, p in rows]
-        hidden = self._directory / f".{number}"
-        hidden.write_text("\n".join(lines))
-        os.utime(hidden, (number, number))
-        hidden.rename(self._directory / f"{number:04}.json")
-
-    def frame(self) -> DataFrame:
-        lines = self._spark.readStream.schema("t_us bigint, p string").option("maxFilesPerTrigger", 1)
-        return lines.json(str(self._directory)).select(F.timestamp_micros("t_us").alias("t"), "p")
-
-
-@pytest.fixture
-def orders(spark: SparkSession, tmp_path: Path) -> Orders:
-    return Orders(spark, tmp_path / "orders")
-
-
-class Counting:
-    """Counts per ten seconds in append mode, and can be stopped and started again on its checkpoint."""
-
-    def __init__(self, frame: DataFrame, checkpoint: Path) -> None:
-        self.table = f"counting_{next(_names)}"
-        windows = frame.groupBy(F.window("t", "10 seconds")).count()
-        rows = windows.select((F.unix_seconds("window.start") - BASE).alias("start"), "count")
-        self._writer = rows.writeStream.outputMode("append").option("checkpointLocation", str(checkpoint))
-        self._sink = checkpoint.parent / f"{self.table}-out"
-        self._spark = frame.sparkSession
-        self.query: StreamingQuery | None = None
-
-    def start(self, **trigger: Any) -> "Counting":
-        out = self._sink
-
-        def write(batch: DataFrame, number: int) -> None:
-            found = [[row["start"], row["count"]] for row in batch.collect()]
-            out.mkdir(exist_ok=True)
-            (out / f"{number}.json").write_text(json.dumps(found))
-
-        writer = self._writer.foreachBatch(write)
-        self.query = (writer.trigger(**trigger) if trigger else writer).start()
-        return self
-
-    def windows(self) -> list[tuple[int, int]]:
-        files = self._sink.glob("*.json")
-        return sorted((start, rows) for file in files for start, rows in json.loads(file.read_text()))
-
-    def wait_for(self, expected: list[tuple[int, int]]) -> None:
-        """Wait until exactly these windows have closed, and see that it stays so."""
-        assert self.query is not None
-        deadline = time.monotonic() + 30
-        while self.windows() != expected and time.monotonic() < deadline and self.query.isActive:
-            time.sleep(0.1)
-        assert self.windows() == expected, self.query.exception()
-        self.query.processAllAvailable()
-        assert self.windows() == expected
-
-    def stop(self) -> None:
-        if self.query is not None:
-            self.query.stop()
-
-
-Count = Callable[..., Counting]
-
-
-@pytest.fixture
-def counting(tmp_path: Path) -> Iterator[Count]:
-    started: list[Counting] = []
-
-    def start(frame: DataFrame, checkpoint: str = "checkpoint", **trigger: Any) -> Counting:
-        started.append(Counting(frame, tmp_path / checkpoint).start(**trigger))
-        return started[-1]
-
-    yield start
-    for one in started:
-        one.stop()
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    return tmp_path / "home"
+from watermark_feed import BASE, Count, Orders, eventually
 
 
 def test_a_lagging_origin_is_waited_for_and_loses_nothing(orders: Orders, counting: Count, home: Path) -> None:

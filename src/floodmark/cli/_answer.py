@@ -37,6 +37,7 @@ class ColumnAnswer:
 
     `lacking` names origins that bring other columns but never this one. Rows of the future are counted here where
     nobody told whose they were; these and late rows from the batch `counted_since_batch` on, the oldest that is kept.
+    `spark_dropped` is Spark's own number for the whole query: rows, or groups of rows where it groups before it drops.
     """
 
     column: str
@@ -53,6 +54,7 @@ class ColumnAnswer:
     counted_since_batch: int | None = None
     future_rows: int = 0
     newest_future: int | None = None
+    spark_dropped: int = 0
     origins: tuple[OriginAnswer, ...] = ()
 
 

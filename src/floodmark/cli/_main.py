@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from time import time_ns
 from typing import Final
 
+from floodmark._words import did_you_mean
 from floodmark.errors import FloodmarkError
 
 
@@ -49,11 +50,8 @@ def _parse(argv: list[str]) -> argparse.Namespace:
 
 
 def _refuse_command(parser: argparse.ArgumentParser, command: str) -> None:
-    from difflib import get_close_matches  # only a mistake needs it
-
-    near = get_close_matches(command, _COMMANDS, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(_COMMANDS)}"
-    parser.error(f"there is no command {command!r}; {hint}")
+    hint = did_you_mean(command, _COMMANDS, otherwise=f"There are: {', '.join(_COMMANDS)}.")
+    parser.error(f"there is no command {command!r}. {hint}")
 
 
 def _version(arguments: argparse.Namespace, now: int) -> None:

@@ -66,6 +66,9 @@ def _print_column(console: Console, column: ColumnAnswer, now: int) -> None:
         if column.future_rows:
             rows = _count(column.future_rows, "newest", column.newest_future, now)
             facts.append(("rows from the future", f"{rows} (since batch {column.counted_since_batch})"))
+        if column.spark_dropped:
+            counted = f"{column.spark_dropped} rows, or groups of rows where it groups first"
+            facts.append(("dropped by Spark", f"{counted} (since batch {column.counted_since_batch})"))
         _print_facts(console, facts)
     _print_warnings(console, column.warnings)
     if column.origins:

@@ -8,7 +8,8 @@ from floodmark.control import JsonValue, Observation
 
 @dataclass(slots=True)
 class Told:
-    """Per origin, when a batch last had rows of it, and its late rows; over all, the rows from the future.
+    """Per origin, when a batch last had rows of it, and its late rows; over all, the rows from the future,
+    and what Spark says it dropped.
 
     >>> batch = Observation("a1", seq=4, batch_id=7, statistics={"newest": {"p0": 90}, "late_rows": {"p0": 2}}, at=120)
     >>> told = Told.of([batch])
@@ -22,6 +23,7 @@ class Told:
     oldest_late: dict[str, int] = field(default_factory=dict)
     future_rows: int = 0
     newest_future: int | None = None
+    spark_dropped: int = 0
 
     @classmethod
     def of(cls, observations: Iterable[Observation]) -> "Told":
@@ -42,6 +44,8 @@ class Told:
             self.oldest_late[origin] = min(time, self.oldest_late.get(origin, time))
         if isinstance(rows := statistics.get("future_rows"), int):
             self.future_rows += rows
+        if isinstance(dropped := statistics.get("spark_dropped"), int):
+            self.spark_dropped += dropped
         if isinstance(newest := statistics.get("newest_future"), int):
             self.newest_future = newest if self.newest_future is None else max(newest, self.newest_future)
 

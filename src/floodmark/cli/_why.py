@@ -59,6 +59,7 @@ def _explained(
         counted_since_batch=told.since_batch,
         future_rows=told.future_rows,
         newest_future=told.newest_future,
+        spark_dropped=told.spark_dropped,
         origins=origins,
     )
 

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
@@ -73,6 +72,34 @@ MIGRATIONS: Final = (
             """,
         ),
     ),
+    Migration(
+        2,
+        "the watermark under which each batch judges its rows",
+        (
+            """
+            CREATE TABLE frame_place (
+                frame TEXT NOT NULL,
+                incarnation TEXT NOT NULL,
+                before BIGINT,
+                after BIGINT,
+                at BIGINT NOT NULL,
+                PRIMARY KEY (frame, incarnation)
+            )
+            """,
+            """
+            CREATE TABLE batch_watermark (
+                query_id TEXT NOT NULL,
+                frame TEXT NOT NULL,
+                column_name TEXT NOT NULL,
+                run_id TEXT NOT NULL,
+                batch_id BIGINT NOT NULL,
+                before BIGINT,
+                after BIGINT,
+                PRIMARY KEY (query_id, frame)
+            )
+            """,
+        ),
+    ),
 )
 
 _APPLIED: Final = Table(
@@ -101,6 +128,13 @@ def migrate(engine: Engine, file: Path, migrations: Sequence[Migration] = MIGRAT
                 _take(connection, migration)
 
 
+def this_release() -> str:
+    """Return the version of Floodmark that runs; rarely asked for, and slow to find."""
+    from importlib.metadata import version
+
+    return version("floodmark")
+
+
 def _check(connection: Connection, file: Path, newest: int) -> int:
     """Return the last step taken, or refuse a home that has taken more than this release knows."""
     if not inspect(connection).has_table(_APPLIED.name):
@@ -109,7 +143,7 @@ def _check(connection: Connection, file: Path, newest: int) -> int:
     if last is None:
         return 0
     if last.number > newest:
-        release = version("floodmark")
+        release = this_release()
         raise HomeNewer(
             f"The home file {os.fspath(file)} has schema {last.number}, written by Floodmark {last.release}; "
             f"this is Floodmark {release}, which knows schema {newest}.",
@@ -128,6 +162,4 @@ def _take(connection: Connection, migration: Migration) -> None:
     _APPLIED.create(connection, checkfirst=True)
     for statement in migration.statements:
         connection.exec_driver_sql(statement)
-    connection.execute(
-        insert(_APPLIED).values(number=migration.number, about=migration.about, release=version("floodmark"))
-    )
+    connection.execute(insert(_APPLIED).values(number=migration.number, about=migration.about, release=this_release()))

@@ -6,11 +6,11 @@ from typing import Any
 
 from sqlalchemy import Row, insert, select, update
 
+from floodmark._words import did_you_mean
 from floodmark.control._home import Home
 from floodmark.control._json import from_json, to_json
 from floodmark.control._query_record import QueryRecord, merged
 from floodmark.control._schema import QUERIES
-from floodmark.control._values import did_you_mean
 from floodmark.errors import AmbiguousQuery, UnknownQuery
 
 
@@ -75,8 +75,9 @@ class Queries:
 def _unknown(name_or_id: str, records: Sequence[QueryRecord]) -> UnknownQuery:
     names = [record.name for record in records if record.name]
     listed = [*dict.fromkeys(names), *(record.query_id for record in records if not record.name)]
+    guess = did_you_mean(name_or_id, [*names, *(one.query_id for one in records)])
     return UnknownQuery(
-        f"There is no query {name_or_id!r}.{did_you_mean(name_or_id, [*names, *(one.query_id for one in records)])}",
+        f"There is no query {name_or_id!r}. {guess}".rstrip(),
         rule=f"The home knows: {', '.join(listed) or 'no query yet'}.",
         remedy="Give a name, an id or the beginning of an id, or name another home.",
         query=name_or_id,

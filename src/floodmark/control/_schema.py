@@ -37,6 +37,28 @@ OBSERVATIONS: Final = Table(
     Column("at", BigInteger, nullable=False),
 )
 
+PLACES: Final = Table(
+    "frame_place",
+    METADATA,
+    Column("frame", Text, primary_key=True),
+    Column("incarnation", Text, primary_key=True),
+    Column("before", BigInteger),
+    Column("after", BigInteger),
+    Column("at", BigInteger, nullable=False),
+)
+
+BATCHES: Final = Table(
+    "batch_watermark",
+    METADATA,
+    Column("query_id", Text, primary_key=True),
+    Column("frame", Text, primary_key=True),
+    Column("column_name", Text, nullable=False),
+    Column("run_id", Text, nullable=False),
+    Column("batch_id", BigInteger, nullable=False),
+    Column("before", BigInteger),
+    Column("after", BigInteger),
+)
+
 QUERIES: Final = Table(
     "streaming_query",
     METADATA,

@@ -1,7 +1,4 @@
-"""Checks of ids and numbers that are kept, and the guess at what a misspelled name was meant to be."""
-
-from collections.abc import Iterable
-from difflib import get_close_matches
+"""Checks of ids and numbers that are kept."""
 
 from floodmark.errors import InvalidValue, NumberOutOfRange
 from floodmark.progress._int64 import check_int64
@@ -42,15 +39,3 @@ def check_number(what: str, value: object, least: int = 0) -> int:
             value=number,
         )
     return number
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return the question after the nearest known words, with a space before it, or nothing.
-
-    >>> did_you_mean("ordrs", ["orders", "payments"])
-    " Did you mean 'orders'?"
-    >>> did_you_mean("x", ["orders"])
-    ''
-    """
-    near = get_close_matches(word, sorted(set(known)), n=3)
-    return f" Did you mean {' or '.join(map(repr, near))}?" if near else ""

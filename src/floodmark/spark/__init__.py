@@ -1,8 +1,10 @@
 """Floodmark on Spark: sessions, and watermarks that Spark's own operators close on."""
 
 from floodmark.spark._durations import Duration
+from floodmark.spark._late_rows import late
 from floodmark.spark._marks import Operators, follow_marks
 from floodmark.spark._session import Setting, session
+from floodmark.spark._settings import Late
 from floodmark.spark._watermark import with_watermark
 
-__all__ = ["Duration", "Operators", "Setting", "follow_marks", "session", "with_watermark"]
+__all__ = ["Duration", "Late", "Operators", "Setting", "follow_marks", "late", "session", "with_watermark"]

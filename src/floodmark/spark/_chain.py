@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from floodmark.control import Observation, WatermarkSteps
-from floodmark.errors import SnapshotInvalid
+from floodmark.errors import SnapshotInvalid, TooManyOrigins
 from floodmark.progress import OriginWatermarks, Snapshot
-from floodmark.spark._settings import WatermarkSettings
+from floodmark.spark._settings import MOST_ORIGINS, WatermarkSettings
 
 PATIENCE: Final = 2_000_000
 """How long, in microseconds, to wait for what a finished batch saw."""
@@ -151,6 +151,14 @@ class WatermarkChain:
 
     def _apply(self, watermarks: OriginWatermarks, observation: Observation) -> None:
         statistics = observation.statistics
+        if not statistics["has_all_origins"]:
+            raise TooManyOrigins(
+                f"Batch {observation.batch_id} has more than {MOST_ORIGINS:,} origins.",
+                rule="The watermark waits for every origin, so each has to be known.",
+                remedy="Name fewer columns in per, or such with fewer values.",
+                batch_id=observation.batch_id,
+                per=self._settings.per,
+            )
         # All of a batch's new origins first: the others must not move on before they are waited for.
         for origin in sorted(statistics["newest"].keys() - set(watermarks.origins)):
             watermarks.add(origin, now=observation.at)

@@ -1,12 +1,12 @@
 """Columns by their exact names, and the DataFrames that a watermark can be put on."""
 
-from difflib import get_close_matches
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, TimestampType
 
+from floodmark._words import did_you_mean
 from floodmark.errors import InvalidOption, UnknownColumn, UnsupportedFrame
 
 # Spark knows an event-time column by this entry in its metadata, and by nothing else.
@@ -51,14 +51,10 @@ def known_field(fields: list[StructField], name: str, role: str) -> StructField:
     found = [field for field in fields if field.name == name]
     if not found:
         names = [field.name for field in fields]
-        spelled = {n.lower(): n for n in names}
-        close = get_close_matches(name.lower(), spelled, n=1)
         raise UnknownColumn(
             f"There is no column {name!r} for {role}.",
             rule="It must be the exact name of a column at the top level of the DataFrame.",
-            remedy=f"Did you mean {spelled[close[0]]!r}?"
-            if close
-            else f"The columns are {', '.join(map(repr, names))}.",
+            remedy=did_you_mean(name, names, otherwise=f"The columns are {', '.join(map(repr, names))}."),
             column=name,
             role=role,
             columns=names,

@@ -2,9 +2,9 @@
 
 import re
 from datetime import timedelta
-from difflib import get_close_matches
 from typing import Final
 
+from floodmark._words import did_you_mean
 from floodmark.errors import InvalidOption
 
 Duration = str | timedelta
@@ -50,9 +50,7 @@ def _parse(text: str, option: str) -> int:
             raise _refused(option, text, "Write a number and a unit, such as '10 seconds'.")
         unit = part[2].lower().removesuffix("s")
         if unit not in _UNITS:
-            close = get_close_matches(unit, _UNITS, n=1)
-            remedy = f"Did you mean {close[0]!r}?" if close else f"The units are {', '.join(_UNITS)}."
-            raise _refused(option, text, remedy)
+            raise _refused(option, text, did_you_mean(unit, _UNITS, otherwise=f"The units are {', '.join(_UNITS)}."))
         total += int(part[1]) * _UNITS[unit]
         place = part.end()
     if not text.strip():

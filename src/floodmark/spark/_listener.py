@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -42,6 +43,7 @@ class Listener(StreamingQueryListener):
         self._frames: dict[str, tuple[WatermarkSettings, Home]] = {}
         self._started: dict[str, int] = {}
         self._records: dict[str, tuple[QueryRecord, Home]] = {}
+        self.homes: dict[str, Path] = {}
 
     def watch(self, frame: str, settings: WatermarkSettings, home: Home) -> None:
         """File what is seen of a frame in a home."""
@@ -91,6 +93,7 @@ class Listener(StreamingQueryListener):
         statistics = asdict(read_statistics(progress.observedMetrics[observation_name(frame)], settings)) | {
             "input_rows": sum(source.numInputRows for source in data),
             "caught_up": bool(data) and all(_is_caught_up(source) for source in data),
+            "spark_dropped": sum(operator.numRowsDroppedByWatermark for operator in progress.stateOperators),
         }
         WatermarkSteps(home).observe(offset.incarnation, offset.seq, progress.batchId, statistics, now_micros())
 
@@ -116,6 +119,7 @@ class Listener(StreamingQueryListener):
         )
         home = settings_and_homes[0][1]
         self._records[run] = record, home
+        self.homes[record.query_id] = home.path
         Queries(home).record(record)
 
 
@@ -131,6 +135,11 @@ def listener_of(spark: SparkSession) -> Listener:
         atexit.register(_remove, spark, listener)
         known = _listeners[id(spark)] = spark, listener
     return known[1]
+
+
+def home_of(spark: SparkSession, query_id: str) -> Path | None:
+    """Return the home of a query that was started with this session, if any of its batches has been heard of."""
+    return listener_of(spark).homes.get(query_id)
 
 
 def _remove(spark: SparkSession, listener: Listener) -> None:

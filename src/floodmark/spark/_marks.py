@@ -14,6 +14,7 @@ from floodmark.spark._columns import (
     require_streaming,
     timestamp_field,
 )
+from floodmark.spark._options import require_one_of
 
 __all__ = ["Operators", "follow_marks"]
 
@@ -88,12 +89,5 @@ def _is_data(mark: Column) -> Column:
 
 def require_known_operators(operators: str) -> None:
     """Refuse a choice that does not exist."""
-    known = get_args(Operators)
-    if operators not in known:
-        raise InvalidOption(
-            f"operators is {operators!r}.",
-            rule=f"It is one of {', '.join(map(repr, known))}.",
-            remedy="Leave it out unless every stateful operator of the query is a tumbling or sliding window.",
-            option="operators",
-            value=operators,
-        )
+    otherwise = "Leave it out unless every stateful operator of the query is a tumbling or sliding window."
+    require_one_of("operators", operators, get_args(Operators), otherwise)

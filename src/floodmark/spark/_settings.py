@@ -2,13 +2,23 @@
 
 import json
 from dataclasses import asdict, dataclass
+from typing import Final, Literal
 
 from floodmark.progress import BoundedDisorder, Generator, Idleness, OriginWatermarks, Snapshot
+
+MOST_ORIGINS: Final = 1 << 16
+"""How many origins one batch may have."""
+
+Late = Literal["drop", "count", "fail", "route"]
+"""What happens to rows behind the watermark."""
 
 
 @dataclass(frozen=True, slots=True)
 class WatermarkSettings:
-    """The choices of one `with_watermark`, in microseconds, as they are kept with its steps."""
+    """The choices of one `with_watermark`, in microseconds, as they are kept with its steps.
+
+    `schema` is that of the rows, as Spark's JSON, where late ones are kept apart.
+    """
 
     column: str
     per: tuple[str, ...]
@@ -16,6 +26,8 @@ class WatermarkSettings:
     idle: int | None
     future: int | None
     assume_caught_up: bool
+    late: Late = "drop"
+    schema: str | None = None
 
     def to_json(self) -> str:
         """Return the settings as text that `from_json` reads."""

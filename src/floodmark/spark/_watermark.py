@@ -1,10 +1,12 @@
 """A watermark of Floodmark's on any streaming DataFrame."""
 
 from collections.abc import Sequence
+from inspect import signature
 from pathlib import Path
+from typing import Final, Never, get_args
 from uuid import uuid4
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from floodmark.control import Home
@@ -19,10 +21,13 @@ from floodmark.spark._columns import (
     timestamp_field,
 )
 from floodmark.spark._durations import Duration, micros_of
+from floodmark.spark._late import is_late, or_fail, without_late_rows
 from floodmark.spark._listener import listener_of, observation_name
 from floodmark.spark._mark_source import FORMAT, MarkSource
 from floodmark.spark._marks import Operators, require_known_operators, spark_watermark
-from floodmark.spark._settings import WatermarkSettings
+from floodmark.spark._options import require_no_others, require_one_of
+from floodmark.spark._settings import Late, WatermarkSettings
+from floodmark.spark._support import require_supported
 
 
 def with_watermark(
@@ -34,8 +39,10 @@ def with_watermark(
     idle: Duration | None = None,
     future: Duration | None = None,
     assume_caught_up: bool = False,
+    late: Late = "drop",
     operators: Operators = "any",
     home: str | Path | None = None,
+    **unknown: Never,
 ) -> DataFrame:
     """Return a streaming DataFrame with a watermark on `column` that waits for the slowest of its origins.
 
@@ -57,8 +64,11 @@ def with_watermark(
 
     What each origin said is kept in the `home` (a directory; by default `.floodmark`) and survives restarts.
     """
+    require_no_others(unknown, _OPTIONS)
+    require_one_of("late", late, get_args(Late))
     require_known_operators(operators)
     require_streaming(df)
+    require_supported(df.sparkSession)
     fields = df.schema.fields
     event_time = timestamp_field(fields, column, "column")
     require_no_watermark(fields)
@@ -71,6 +81,8 @@ def with_watermark(
         idle=None if idle is None else micros_of(idle, "idle", least=1),
         future=None if future is None else micros_of(future, "future"),
         assume_caught_up=assume_caught_up,
+        late=late,
+        schema=df.schema.json() if late == "route" else None,
     )
     mark = spark_watermark(F.timestamp_micros("w"), operators)
     frame, kept = uuid4().hex, Home.open(home)
@@ -78,13 +90,28 @@ def with_watermark(
     spark.dataSource.register(MarkSource)
     listener_of(spark).watch(frame, settings, kept)
 
-    source = spark.readStream.format(FORMAT).options(home=str(kept.path), settings=settings.to_json(), frame=frame)
-    moved = source.load().select(mark.alias("w")).withWatermark("w", "0 seconds")
+    options = {"home": str(kept.path), "settings": settings.to_json(), "frame": frame}
+    marks_read = spark.readStream.format(FORMAT).options(**options)
+    moved = marks_read.load().select(mark.alias("w")).withWatermark("w", "0 seconds")
     # Never true, which Spark does not know: no mark leaves, but each has passed the watermark node.
     marks = moved.where(F.spark_partition_id() < 0)
     nothing = marks.select(*(F.lit(None).cast(field.dataType).alias(field.name) for field in fields))
-    united = observe(df, settings, observation_name(frame)).unionByName(nothing)
+    if late == "drop":
+        rows = observe(df, settings, observation_name(frame))
+    else:
+        watermark = spark.read.format(FORMAT).options(**options).load().scalar()
+        rows = _judged(df, settings, observation_name(frame), watermark, kept.path)
+    united = rows.unionByName(nothing)
     return united.select(*(as_event_time(f) if f is event_time else column_of(f.name) for f in fields))
+
+
+def _judged(df: DataFrame, settings: WatermarkSettings, name: str, watermark: Column, home: Path) -> DataFrame:
+    """Return the rows with those that are late counted, and then as the settings say refused or kept apart."""
+    column = settings.column
+    counted = observe(df, settings, name, is_late(column, watermark))
+    if settings.late == "fail":
+        return counted.withColumn(column, or_fail(column, watermark))
+    return counted if settings.late == "count" else without_late_rows(counted, column, watermark, home)
 
 
 def _origin_columns(per: Sequence[str]) -> Sequence[str]:
@@ -97,3 +124,8 @@ def _origin_columns(per: Sequence[str]) -> Sequence[str]:
             value=per,
         )
     return per
+
+
+_OPTIONS: Final = [
+    name for name, option in signature(with_watermark).parameters.items() if option.kind is option.KEYWORD_ONLY
+]

@@ -1,0 +1,28 @@
+"""The guess at what a misspelled word was meant to be."""
+
+from collections.abc import Iterable
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """Return the known word that looks most like this one, whatever its case, or None.
+
+    >>> nearest("Ordrs", ["orders", "payments"]), nearest("x", ["orders"])
+    ('orders', None)
+    """
+    from difflib import get_close_matches  # only a mistake needs it
+
+    spelled = {one.lower(): one for one in known}
+    near = get_close_matches(word.lower(), spelled, n=1)
+    return spelled[near[0]] if near else None
+
+
+def did_you_mean(word: str, known: Iterable[str], *, otherwise: str = "") -> str:
+    """Return the question after the nearest known word, or what to say where none is near.
+
+    >>> did_you_mean("ordrs", ["orders", "payments"])
+    "Did you mean 'orders'?"
+    >>> did_you_mean("x", ["orders"], otherwise="There is 'orders'.")
+    "There is 'orders'."
+    """
+    near = nearest(word, known)
+    return otherwise if near is None else f"Did you mean {near!r}?"

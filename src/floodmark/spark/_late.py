@@ -1,0 +1,100 @@
+"""Rows behind the watermark: how a batch knows which they are, and where those go that are kept apart.
+
+A row is late in a batch if its time is before the watermark that the batch runs under. Spark has no way to ask for
+that watermark inside a query, so each batch reads it from the home as a table of one row. Tasks ask, so the home must
+be one that they can reach.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+
+from pyspark import TaskContext
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from floodmark.spark._columns import column_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+WATERMARK: Final = "_watermark"
+"""The column that rows kept apart have besides their own."""
+
+_BATCH, _QUERY, _RUN = "streaming.sql.batchId", "sql.streaming.queryId", "spark.jobGroup.id"
+
+
+def is_late(column: str, watermark: Column) -> Column:
+    """Return whether a row is behind a watermark in microseconds; where there is none yet, no row is."""
+    return F.coalesce(F.unix_micros(column_of(column)) < watermark, F.lit(False))
+
+
+def or_fail(column: str, watermark: Column) -> Column:
+    """Return the time of a row, or make the query fail if the row is late."""
+    time = column_of(column)
+    said = F.concat(
+        F.lit(f"[late-row] A row has {column!r} "),
+        time.cast("string"),
+        F.lit(", the watermark is "),
+        F.timestamp_micros(watermark).cast("string"),
+        F.lit(". With late='fail' no row may be behind it. Allow for more with delay, or choose another late."),
+    )
+    return F.when(is_late(column, watermark), F.raise_error(said)).otherwise(time)
+
+
+def without_late_rows(df: DataFrame, column: str, watermark: Column, home: Path) -> DataFrame:
+    """Return the rows that are not late; those that are go into files of the home, as part of the same batch."""
+    late = is_late(column, watermark)
+    kept = df.where(late).withColumn(WATERMARK, F.timestamp_micros(watermark))
+    # Nothing comes back from where late rows go, but a batch is not done before they are there.
+    nothing = kept.mapInArrow(_keeper(home, column), df.schema)
+    return df.where(~late).unionByName(nothing)
+
+
+def place_of(home: Path, query_id: str, column: str) -> Path:
+    """Return where the late rows of a query are, in directories by batch, and in those by run."""
+    return home / "late" / query_id / quote(column, safe="")
+
+
+def task_properties() -> tuple[str, str, int]:
+    """Return the query, its run and the batch that this task works for."""
+    task = TaskContext.get()
+    assert task is not None
+    query, run, batch = (task.getLocalProperty(key) for key in (_QUERY, _RUN, _BATCH))
+    assert query is not None
+    assert run is not None
+    assert batch is not None
+    return query, run, int(batch)
+
+
+def _keeper(home: Path, column: str) -> Callable[[Iterable["pa.RecordBatch"]], Iterator["pa.RecordBatch"]]:
+    def keep(batches: Iterable["pa.RecordBatch"]) -> Iterator["pa.RecordBatch"]:
+        import os
+
+        import pyarrow.parquet as pq
+
+        query, run, batch_id = task_properties()
+        task = TaskContext.get()
+        assert task is not None
+        place = place_of(home, query, column) / str(batch_id) / run
+        unfinished = place / f".{task.partitionId()}-{task.taskAttemptId()}"
+        writer = None
+        try:
+            for batch in batches:
+                if writer is None and batch.num_rows:
+                    place.mkdir(parents=True, exist_ok=True)
+                    writer = pq.ParquetWriter(unfinished, batch.schema)
+                if writer is not None:
+                    writer.write_batch(batch)
+        finally:
+            if writer is not None:
+                writer.close()
+        if writer is not None:
+            # On the disk before the batch counts as done: Spark will not ask for these rows again.
+            with unfinished.open("rb") as file:
+                os.fsync(file.fileno())
+            unfinished.rename(place / f"{task.partitionId()}.parquet")
+        return iter(())
+
+    return keep
