@@ -48,7 +48,7 @@ format: $(PYTHON_READY) ## Format the code and fix what can be fixed
 	@$(BIN)/ruff check --quiet --fix-only
 	@$(BIN)/ruff format --quiet
 
-bench: $(PYTHON_READY) ## Measure, and write bench/RESULTS.md
+bench: $(JAVA_READY) ## Measure, and write bench/RESULTS.md
 	@$(BIN)/python bench/run.py
 
 docs: $(PYTHON_READY) ## Build the documentation in build/docs

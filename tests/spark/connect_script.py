@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from floodmark.errors import UnsupportedFrame
-from floodmark.spark import follow_marks, with_watermark
+from floodmark.spark import follow_marks, late, with_watermark
 from spark_feed import FAR_FUTURE, Feed, Running, mark, row, seconds
 
 
@@ -42,16 +42,19 @@ def main(directory: Path) -> dict[str, object]:
 
 def count_by_own_watermark(spark: SparkSession, directory: Path) -> object:
     feed = Feed(spark, directory)
-    rows = with_watermark(feed.frame().drop("mark"), "t", operators="windows", home=directory.with_name("home"))
+    frame, home = feed.frame().drop("mark"), directory.with_name("home")
+    rows = with_watermark(frame, "t", per=["key"], operators="windows", late="route", home=home)
     counts = rows.groupBy(F.window("t", "10 seconds")).count()
     query = Running(spark, counts.select(seconds("window.start"), "count"), feed)
-    found = query.step(row(1), row(12))
+    found = query.step(row(1), row(12, "a"), row(25, "b"))
     deadline = time.monotonic() + 30
     while not found and time.monotonic() < deadline:
         time.sleep(0.2)
         found = query.settle()
+    query.step(row(3, "b"), row(13))
+    behind = late(query.query, home=home).select(seconds("t"), "key").collect()
     query.stop()
-    return found
+    return [found, [list(one) for one in behind]]
 
 
 if __name__ == "__main__":

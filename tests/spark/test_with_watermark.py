@@ -137,7 +137,11 @@ REFUSED: dict[str, tuple[type[FloodmarkError], dict[str, Any], str]] = {
     "misspelled unit": (InvalidOption, {"delay": "10 secnds"}, "Did you mean 'second'"),
     "delay as number": (InvalidOption, {"delay": 10}, "timedelta"),
     "idle of nothing": (InvalidOption, {"idle": "0 seconds"}, "idle is"),
-    "unknown operators": (InvalidOption, {"operators": "joins"}, "operators is"),
+    "unknown operators": (InvalidOption, {"operators": "window"}, "Did you mean 'windows'"),
+    "unknown treatment of late rows": (InvalidOption, {"late": "counted"}, "Did you mean 'count'"),
+    "unknown option": (InvalidOption, {"dely": "1 second"}, "There is no option 'dely'.*Did you mean 'delay'"),
+    "origin that cannot be compared": (UnsupportedFrame, {"per": ["m"]}, "map<string,string>"),
+    "name that late rows need": (UnsupportedFrame, {"late": "route"}, "has a column '_watermark'"),
 }
 
 
@@ -147,7 +151,7 @@ def test_bad_input_is_refused_and_leaves_nothing_behind(
 ) -> None:
     options: dict[str, Any] = {"column": "t", "home": home, **change}
     with pytest.raises(kind, match=says):
-        with_watermark(orders.frame(), **options)
+        with_watermark(orders.frame().withColumns({"m": F.create_map("p", "p"), "_watermark": F.lit(1)}), **options)
     assert not home.exists()
 
 

@@ -8,8 +8,7 @@ from floodmark.control import JsonValue, Observation
 
 @dataclass(slots=True)
 class Told:
-    """Per origin, when a batch last had rows of it, and its late rows; over all, the rows from the future,
-    and what Spark says it dropped.
+    """Per origin, when a batch last had rows of it, and its late rows; over all, future rows, and what Spark dropped.
 
     >>> batch = Observation("a1", seq=4, batch_id=7, statistics={"newest": {"p0": 90}, "late_rows": {"p0": 2}}, at=120)
     >>> told = Told.of([batch])

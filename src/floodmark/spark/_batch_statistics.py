@@ -14,8 +14,8 @@ from floodmark.spark._settings import WatermarkSettings
 ONLY_ORIGIN: Final = "all rows"
 """The name of the origin where rows are not told apart."""
 
-# A name is for people, and any row of an origin can tell it: these many rows of all are asked.
-_NAMES_SAMPLED: Final = 1 / 16
+# A name is for people, and any row of an origin can tell it: one of so many is asked.
+_NAMES_SAMPLED: Final = 17
 _TIME, _ORIGIN, _NAME, _LATE_ORIGIN = (f"__floodmark_{part}" for part in ("time", "origin", "name", "late_origin"))
 
 
@@ -37,7 +37,10 @@ class BatchStatistics:
 
 
 def observe(df: DataFrame, settings: WatermarkSettings, name: str, is_late: Column | None = None) -> DataFrame:
-    """Return the same rows, with their statistics reported under `name` after each batch."""
+    """Return the same rows, with their statistics reported under `name` after each batch.
+
+    They have columns more than before, for the caller to leave out where it selects columns anyway.
+    """
     micros = F.unix_micros(column_of(settings.column))
     is_future, observed = F.lit(False), list[Column]()
     # Each thing observed costs some ten nanoseconds a row, so nothing is that is not asked for.
@@ -53,16 +56,18 @@ def observe(df: DataFrame, settings: WatermarkSettings, name: str, is_late: Colu
             observed.append(F.min(F.when(is_late, micros)).alias("oldest_late"))
         return df.observe(name, *observed)
     # Columns first, so that they are compiled: inside an aggregate Spark would interpret them, row by row.
-    helped = df.withColumn(_ORIGIN, origin_key(settings.per)).withColumn(_TIME, countable)
+    # Sampled by what is in the row: a random number would cost as much as all the rest.
+    helped = df.withColumn(_ORIGIN, origin_key(settings.per)).withColumn(_TIME, countable.cast("double"))
+    is_asked = (F.col(_ORIGIN) + micros) % _NAMES_SAMPLED == 0
     named = F.concat_ws(":", F.col(_ORIGIN), _shown(settings.per))
-    helped = helped.withColumn(_NAME, F.when(F.rand() < _NAMES_SAMPLED, named))
+    helped = helped.withColumn(_NAME, F.when(is_asked, named))
     observed.append(by_origin(F.col(_ORIGIN), F.col(_TIME), "max").alias("newest"))
     observed.append(F.collect_set(_NAME).alias("names"))
     if is_late is not None:
         helped = helped.withColumn(_LATE_ORIGIN, F.when(is_late, F.col(_ORIGIN)))
-        observed.append(by_origin(F.col(_LATE_ORIGIN), F.lit(1), "sum").alias("late_rows"))
-        observed.append(by_origin(F.col(_LATE_ORIGIN), micros, "min").alias("oldest_late"))
-    return helped.observe(name, *observed).drop(_TIME, _ORIGIN, _NAME, _LATE_ORIGIN)
+        observed.append(by_origin(F.col(_LATE_ORIGIN), F.lit(1.0), "sum").alias("late_rows"))
+        observed.append(by_origin(F.col(_LATE_ORIGIN), F.col(_TIME), "min").alias("oldest_late"))
+    return helped.observe(name, *observed)
 
 
 def read_statistics(row: Any, settings: WatermarkSettings) -> BatchStatistics:

@@ -4,7 +4,7 @@ from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructField, TimestampType
+from pyspark.sql.types import MapType, StructField, TimestampType, VariantType
 
 from floodmark._words import did_you_mean
 from floodmark.errors import InvalidOption, UnknownColumn, UnsupportedFrame
@@ -84,6 +84,29 @@ def timestamp_field(fields: list[StructField], name: str, role: str) -> StructFi
             type=kind.simpleString(),
         )
     return found
+
+
+def require_comparable(field: StructField, role: str) -> None:
+    """Refuse a column whose values Spark cannot tell apart by their hash."""
+    if isinstance(field.dataType, MapType | VariantType):
+        raise UnsupportedFrame(
+            f"The column {field.name!r} for {role} is of type {field.dataType.simpleString()}.",
+            rule="Values of this type cannot be compared.",
+            remedy="Name a part of it: compute a column of its own first.",
+            column=field.name,
+            role=role,
+        )
+
+
+def require_free_name(fields: list[StructField], name: str) -> None:
+    """Refuse a DataFrame that has a column of this name already."""
+    if any(field.name.lower() == name for field in fields):
+        raise UnsupportedFrame(
+            f"The DataFrame has a column {name!r}.",
+            rule="Late rows that are kept apart get a column of this name.",
+            remedy="Rename it first.",
+            column=name,
+        )
 
 
 def require_no_watermark(fields: list[StructField]) -> None:

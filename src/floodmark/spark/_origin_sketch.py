@@ -33,8 +33,8 @@ def origin_key(per: tuple[str, ...]) -> Column:
 
 
 def by_origin(key: Column, number: Column, mode: Literal["max", "min", "sum"]) -> Column:
-    """Return the aggregate of `number` for each `key`; rows where either is null do not count."""
-    sketch = F.tuple_sketch_agg_double(key, number.cast("double"), F.lit(MOST_ORIGINS.bit_length() - 1), F.lit(mode))
+    """Return the aggregate of `number`, a double, for each `key`; rows where either is null do not count."""
+    sketch = F.tuple_sketch_agg_double(key, number, F.lit(MOST_ORIGINS.bit_length() - 1), F.lit(mode))
     # As text, because Connect has no other form for bytes in what was observed.
     return F.hex(sketch)
 

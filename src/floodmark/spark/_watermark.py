@@ -1,6 +1,6 @@
 """A watermark of Floodmark's on any streaming DataFrame."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from inspect import signature
 from pathlib import Path
 from typing import Final, Never, get_args
@@ -16,12 +16,14 @@ from floodmark.spark._columns import (
     as_event_time,
     column_of,
     known_field,
+    require_comparable,
+    require_free_name,
     require_no_watermark,
     require_streaming,
     timestamp_field,
 )
 from floodmark.spark._durations import Duration, micros_of
-from floodmark.spark._late import is_late, or_fail, without_late_rows
+from floodmark.spark._late import WATERMARK, is_late, or_fail, without_late_rows
 from floodmark.spark._listener import listener_of, observation_name
 from floodmark.spark._mark_source import FORMAT, MarkSource
 from floodmark.spark._marks import Operators, require_known_operators, spark_watermark
@@ -58,11 +60,19 @@ def with_watermark(
 
     `idle`: an origin from which nothing came for so long is left out until it speaks again, provided that everything
     has been read; a source that does not tell so needs `assume_caught_up=True`. `future`: rows further ahead of the
-    clock than this do not move the watermark. With `per`, times count in steps of a second, wider for rows older
-    than an hour, so the watermark may stay that much behind, and origins are told apart by a hash of 32 bits: for
-    some thousands of them, not for millions. `operators` is that of `follow_marks`.
+    clock than this do not move the watermark. An origin is waited for from its first row on; one batch may have up to
+    65,536 of them. What a batch says counts from the batch after the next, one later than with Spark's own watermark.
 
-    What each origin said is kept in the `home` (a directory; by default `.floodmark`) and survives restarts.
+    `late` says what happens to a row whose time is before the watermark that its batch runs under. With "drop" it goes
+    on, and Spark's operators drop it if it is too late for them. With "count" it does too, and `floodmark why` tells
+    how many there were of each origin, and the oldest. With "fail" it makes the query fail. With "route" it is taken
+    out and kept apart, in files of the home that `late(query)` reads. All but "drop" look up the watermark in each
+    batch from the tasks, so these must reach the home; "route" reads the source twice. bench/RESULTS.md has what that
+    costs. `operators` is that of `follow_marks`.
+
+    What each origin said is kept in the `home` (a directory; by default `.floodmark`) and survives restarts. The batch
+    is the place of its rows here: batches that are cut differently may judge a row differently, a batch that runs
+    again never does.
     """
     require_no_others(unknown, _OPTIONS)
     require_one_of("late", late, get_args(Late))
@@ -73,7 +83,9 @@ def with_watermark(
     event_time = timestamp_field(fields, column, "column")
     require_no_watermark(fields)
     for part in _origin_columns(per):
-        known_field(fields, part, "per")
+        require_comparable(known_field(fields, part, "per"), "per")
+    if late == "route":
+        require_free_name(fields, WATERMARK)
     settings = WatermarkSettings(
         column=column,
         per=tuple(per),
@@ -95,14 +107,27 @@ def with_watermark(
     moved = marks_read.load().select(mark.alias("w")).withWatermark("w", "0 seconds")
     # Never true, which Spark does not know: no mark leaves, but each has passed the watermark node.
     marks = moved.where(F.spark_partition_id() < 0)
-    nothing = marks.select(*(F.lit(None).cast(field.dataType).alias(field.name) for field in fields))
     if late == "drop":
         rows = observe(df, settings, observation_name(frame))
     else:
         watermark = spark.read.format(FORMAT).options(**options).load().scalar()
         rows = _judged(df, settings, observation_name(frame), watermark, kept.path)
-    united = rows.unionByName(nothing)
+    nothing = marks.select(*(F.lit(None).cast(field.dataType).alias(field.name) for field in rows.schema.fields))
+    united = rows.unionByName(nothing).where(_always(set(rows.columns) - set(df.columns)))
     return united.select(*(as_event_time(f) if f is event_time else column_of(f.name) for f in fields))
+
+
+def _always(columns: Iterable[str]) -> Column:
+    """Return what is always true, though Spark does not know, and looks as if it needed these columns.
+
+    Spark takes what comes after a union below it, and so it does with leaving columns out. Each row would then be built
+    once more only to pass the union. Behind this it is not: the union hands rows on as they are, to be compiled as one
+    with the user's operators.
+    """
+    is_true = F.spark_partition_id() >= 0
+    for column in sorted(columns):
+        is_true = is_true | column_of(column).isNull()
+    return is_true
 
 
 def _judged(df: DataFrame, settings: WatermarkSettings, name: str, watermark: Column, home: Path) -> DataFrame:
@@ -111,7 +136,9 @@ def _judged(df: DataFrame, settings: WatermarkSettings, name: str, watermark: Co
     counted = observe(df, settings, name, is_late(column, watermark))
     if settings.late == "fail":
         return counted.withColumn(column, or_fail(column, watermark))
-    return counted if settings.late == "count" else without_late_rows(counted, column, watermark, home)
+    if settings.late == "route":
+        return without_late_rows(counted.select(*map(column_of, df.columns)), column, watermark, home)
+    return counted
 
 
 def _origin_columns(per: Sequence[str]) -> Sequence[str]:
