@@ -1,6 +1,7 @@
 """The chain of watermarks, without Spark: what a batch saw, when it is told, and what a restart finds (F1 to F3)."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -42,12 +43,13 @@ class World:
         *,
         caught_up: bool = False,
         has_all_origins: bool = True,
+        names: dict[str, str] | None = None,
         **newest: int,
     ) -> None:
         """File what a batch that ended at this offset saw."""
         statistics = {
             "newest": newest,
-            "names": {},
+            "names": names or {},
             "rows": len(newest),
             "input_rows": len(newest),
             "has_all_origins": has_all_origins,
@@ -234,3 +236,23 @@ def test_a_batch_with_more_origins_than_can_be_told_apart_stops_the_query(world:
     world.tell(at, has_all_origins=False, a=10)
     with pytest.raises(TooManyOrigins, match=r"Batch 0 has more than 65,536 origins\."):
         reader.advance(at)
+
+
+def test_what_a_batch_of_a_later_step_told_is_not_this_step_s_past(world: World) -> None:
+    reader = world.reader()
+    at = reader.advance(reader.initial())
+    world.tell(at, a=10)
+    world.tell(replace(at, seq=at.seq + 1), a=99)
+    assert reader.advance(at).watermark == 10
+
+
+def test_names_of_origins_are_kept_with_the_step(world: World) -> None:
+    reader = world.reader()
+    at = reader.advance(reader.initial())
+    world.tell(at, names={"a": "south"}, a=10)
+    at = reader.advance(at)
+    world.tell(at, names={"b": "north"}, a=20, b=11)
+    at = reader.advance(at)
+    step = world.steps.get(at.incarnation, at.seq)
+    assert step is not None
+    assert step.snapshot["names"] == {"a": "south", "b": "north"}
