@@ -15,11 +15,13 @@ from typing import ClassVar
 
 __all__ = [
     "AmbiguousQuery",
+    "AutomaticTime",
     "BatchInvalid",
     "ChunkConflict",
     "Conflict",
     "CutInvalid",
     "DuplicateName",
+    "EventInvalid",
     "FloodmarkError",
     "ForeignSegment",
     "HomeBusy",
@@ -28,13 +30,18 @@ __all__ = [
     "HomeNewer",
     "HomeUnusable",
     "InputFinished",
+    "InvalidName",
     "InvalidOption",
     "InvalidValue",
     "KeyOutOfSpace",
+    "LeaseLost",
+    "MissingPackage",
+    "NaiveTime",
     "NoLateRows",
     "NotInt64",
     "NotJson",
     "NumberOutOfRange",
+    "OffsetOutOfRange",
     "OriginClosed",
     "PendingLimitReached",
     "PositionInvalid",
@@ -42,26 +49,36 @@ __all__ = [
     "RangesMissing",
     "RangesOverlap",
     "ReservedTime",
+    "SchemaInvalid",
     "SegmentSealed",
+    "ServerNotStarted",
     "SnapshotInvalid",
     "SnapshotVersionUnknown",
     "StateError",
+    "StreamDeleted",
+    "StreamExists",
+    "StreamSealed",
     "TooManyOrigins",
+    "TransactionNotOpen",
     "UnknownColumn",
     "UnknownIncarnation",
     "UnknownInput",
     "UnknownKey",
+    "UnknownMember",
     "UnknownName",
     "UnknownOrigin",
     "UnknownQuery",
     "UnknownSegment",
     "UnknownStep",
+    "UnknownStream",
+    "UnknownTransaction",
     "UnknownWriter",
     "UnsupportedFrame",
     "UnsupportedSpark",
     "WatermarkNotRising",
     "WriterClosed",
     "WriterSuperseded",
+    "WriterWithoutId",
 ]
 
 
@@ -303,6 +320,30 @@ class HomeClosed(StateError):
     code = "home-closed"
 
 
+class LeaseLost(StateError):
+    """A lease belongs to somebody else by now, or to nobody: what was to be done under it must not be done."""
+
+    code = "lease-lost"
+
+
+class UnknownMember(UnknownName):
+    """A member has left, was forgotten, or has joined again elsewhere."""
+
+    code = "unknown-member"
+
+
+class MissingPackage(StateError, ImportError):
+    """A package is not installed that only some uses of Floodmark need."""
+
+    code = "missing-package"
+
+
+class ServerNotStarted(StateError):
+    """A server for tests did not start, or was used while it did not run."""
+
+    code = "server-not-started"
+
+
 class RangeOutOfSpace(InvalidValue):
     """A range of keys is empty, or leaves the key space."""
 
@@ -373,3 +414,81 @@ class WriterSuperseded(StateError):
     """A writer was opened again elsewhere: this instance of it is the older one."""
 
     code = "writer-superseded"
+
+
+class InvalidName(InvalidValue):
+    """A stream or a writer has a name that none may have."""
+
+    code = "invalid-name"
+
+
+class SchemaInvalid(InvalidValue):
+    """A schema cannot be read, or has a type that no stream can keep."""
+
+    code = "schema-invalid"
+
+
+class EventInvalid(InvalidValue):
+    """An event does not fit the schema of its stream."""
+
+    code = "event-invalid"
+
+
+class NaiveTime(InvalidValue):
+    """A datetime has no zone, so nobody knows which moment it is."""
+
+    code = "naive-time"
+
+
+class OffsetOutOfRange(InvalidValue):
+    """An offset lies outside the segment."""
+
+    code = "offset-out-of-range"
+
+
+class UnknownStream(UnknownName):
+    """There is no stream of that name."""
+
+    code = "unknown-stream"
+
+
+class StreamExists(StateError):
+    """A stream was to be created under a name that another one has."""
+
+    code = "stream-exists"
+
+
+class StreamDeleted(StateError):
+    """A stream was deleted, and perhaps created anew, since it was looked up."""
+
+    code = "stream-deleted"
+
+
+class StreamSealed(StateError):
+    """A stream that takes no more events was to be written or scaled."""
+
+    code = "stream-sealed"
+
+
+class WriterWithoutId(StateError):
+    """A writer without an id was to note the time."""
+
+    code = "writer-without-id"
+
+
+class AutomaticTime(StateError):
+    """A writer that notes the time by itself was to note it by hand."""
+
+    code = "automatic-time"
+
+
+class UnknownTransaction(UnknownName):
+    """A transaction is not known, or is kept no more."""
+
+    code = "unknown-transaction"
+
+
+class TransactionNotOpen(StateError):
+    """A transaction that is committed, aborted or on the way there was used again."""
+
+    code = "transaction-not-open"

@@ -1,8 +1,6 @@
 """Under which watermark a batch judges its rows: for all its tasks, and when it runs again."""
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -11,12 +9,6 @@ from floodmark.errors import AmbiguousQuery, FloodmarkError
 
 BATCH = BatchOf("q1", "run-1", 7, "frame-1", "t")
 AFTER_RESTART = replace(BATCH, run_id="run-2", frame="frame-2")
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Iterator[Home]:
-    with Home.open(tmp_path / "home") as opened:
-        yield opened
 
 
 @pytest.fixture
@@ -70,6 +62,14 @@ def test_of_two_frames_on_one_column_the_slower_one_is_remembered(watermarks: Ba
     watermarks.of(BATCH)
     watermarks.of(replace(BATCH, frame="frame-9"))
     assert watermarks.of(AFTER_RESTART) == 30
+
+
+def test_a_frame_that_had_not_asked_yet_in_the_batch_counts_with_what_came_before(watermarks: BatchWatermarks) -> None:
+    watermarks.place("frame-9", "b", before=30, after=35, now=0)
+    watermarks.of(replace(BATCH, frame="frame-9", batch_id=6))
+    watermarks.place("frame-1", "a", before=50, after=60, now=1)
+    watermarks.of(BATCH)
+    assert watermarks.of(AFTER_RESTART) == 35
 
 
 def test_another_query_or_column_is_not_taken_for_this_one(watermarks: BatchWatermarks) -> None:

@@ -1,8 +1,6 @@
 """Claims about what is known of streaming queries, one a test."""
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,14 +27,18 @@ FIRST = QueryRecord(
 
 
 @pytest.fixture
-def queries(tmp_path: Path) -> Iterator[Queries]:
-    with Home.open(tmp_path) as home:
-        yield Queries(home)
+def queries(home: Home) -> Queries:
+    return Queries(home)
 
 
 def test_a_record_comes_back_as_it_was_told(queries: Queries) -> None:
     assert queries.record(FIRST) == FIRST
     assert queries.all() == (FIRST,)
+
+
+def test_an_error_with_characters_that_no_database_keeps_is_recorded_without_them(queries: Queries) -> None:
+    queries.record(replace(FIRST, state="failed", error="bad \0 byte, half \ud800 character"))
+    assert queries.find("orders").error == "bad \ufffd byte, half \ufffd character"
 
 
 def test_a_newer_batch_replaces_an_older_one(queries: Queries) -> None:

@@ -1,23 +1,16 @@
 """Claims about the steps of computed watermarks, one a test."""
 
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from floodmark.control import Home, Incarnation, Observation, Step, WatermarkSteps
 from floodmark.errors import FloodmarkError
 from floodmark.progress import BoundedDisorder, OriginWatermarks, Watermark
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Iterator[Home]:
-    with Home.open(tmp_path) as home:
-        yield home
 
 
 @pytest.fixture
@@ -209,13 +202,14 @@ json_values = st.recursive(
 
 
 @pytest.fixture(scope="module")
-def shared_steps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WatermarkSteps]:
-    with Home.open(tmp_path_factory.mktemp("values")) as home:
+def shared_steps(new_place: Callable[[], str]) -> Iterator[WatermarkSteps]:
+    with Home.open(new_place()) as home:
         steps = WatermarkSteps(home)
         steps.create("a", {}, now=0)
         yield steps
 
 
+@settings(max_examples=50)
 @given(json_values)
 def test_what_is_kept_comes_back_equal(shared_steps: WatermarkSteps, value: Any) -> None:
     shared_steps.observe("a", 0, 0, value, now=0)

@@ -4,7 +4,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from floodmark.spark._origin_sketch import by_origin, hash_of, origin_key, read_sketch
+from floodmark.spark._hashes import sketch_hash, spark_hash
+from floodmark.spark._origin_sketch import as_id, by_origin, origin_id, origin_key, origin_name, read_sketch, shown_name
 
 ROWS = 5_000
 
@@ -24,13 +25,17 @@ def rows(spark: SparkSession) -> DataFrame:
 def test_each_origin_has_the_number_that_a_grouping_finds(spark: SparkSession, per: tuple[str, ...], mode: str) -> None:
     keyed = (
         rows(spark)
-        .withColumn("key", origin_key(per))
+        .withColumn("name", origin_name(per))
+        .withColumn("key", origin_key(F.col("name")))
         .withColumn("number", F.lit(1.0) if mode == "sum" else F.col("time"))
     )
     sketch = keyed.agg(by_origin(F.col("key"), F.col("number"), mode).alias("sketch")).first()  # type: ignore[arg-type]
     assert sketch is not None
-    grouped = keyed.groupBy(*per, "key").agg(F.expr(f"{mode}(number)").alias("number")).collect()
-    assert read_sketch(sketch["sketch"]) == {hash_of(row["key"]): int(row["number"]) for row in grouped}
+    grouped = keyed.groupBy(*per, "name", "key").agg(F.expr(f"{mode}(number)").alias("number")).collect()
+    told = read_sketch(sketch["sketch"])
+    assert told is not None
+    assert told == {sketch_hash(row["key"]): int(row["number"]) for row in grouped}
+    assert {as_id(key) for key in told} == {origin_id(row["name"]) for row in grouped}
     assert len(grouped) == {"topic": 7, "partition": 3}.get(per[0], 0) if len(per) == 1 else 21
 
 
@@ -38,7 +43,7 @@ def test_rows_without_a_key_or_a_number_do_not_count(spark: SparkSession) -> Non
     found = spark.createDataFrame([(1, 5.0), (None, 9.0), (2, None)], "k bigint, n double")
     sketch = found.agg(by_origin(F.col("k"), F.col("n"), "max").alias("sketch")).first()
     assert sketch is not None
-    assert read_sketch(sketch["sketch"]) == {hash_of(1): 5}
+    assert read_sketch(sketch["sketch"]) == {sketch_hash(1): 5}
 
 
 def test_too_many_keys_are_noticed(spark: SparkSession) -> None:
@@ -61,4 +66,23 @@ def test_a_time_that_no_double_has_is_never_told_later_than_it_is(spark: SparkSe
     assert sketch is not None
     told = read_sketch(sketch["sketch"])
     assert told is not None
-    assert year_9999 - 200 < told[hash_of(1)] <= year_9999
+    assert year_9999 - 200 < told[sketch_hash(1)] <= year_9999
+
+
+def test_hashes_of_texts_of_any_length_are_those_of_spark(spark: SparkSession) -> None:
+    texts = [
+        "",
+        "a",
+        "é",
+        "\U0001f30a" * 3,
+        *("x" * length for length in (3, 4, 7, 8, 11, 12, 31, 32, 33, 63, 64, 100)),
+    ]
+    frame = spark.createDataFrame([(text,) for text in texts], "text string")
+    found = {
+        row["text"]: row["hash"] % 2**64 for row in frame.select("text", F.xxhash64("text").alias("hash")).collect()
+    }
+    assert found == {text: spark_hash(text) for text in texts}
+
+
+def test_a_name_shows_its_parts_as_they_are_written() -> None:
+    assert [shown_name(name) for name in ("south", "orders\x1f3", "\0\x1f", "")] == ["south", "orders, 3", "null, ", ""]

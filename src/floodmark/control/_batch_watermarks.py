@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, delete, insert, select
+from sqlalchemy import Connection, Row, and_, delete, select
 
 from floodmark.control._home import Home
 from floodmark.control._json import from_json
 from floodmark.control._schema import BATCHES, PLACES, QUERIES
+from floodmark.control._store import put
 from floodmark.control._values import check_id, check_number
 from floodmark.errors import AmbiguousQuery
 from floodmark.progress._int64 import check_int64, check_watermark
@@ -65,8 +66,7 @@ class BatchWatermarks:
         if known is not None and (known.before, known.after) == (before, after):
             return
         with self._home.write() as connection:
-            connection.execute(delete(PLACES).where(here))
-            connection.execute(insert(PLACES).values(place))
+            put(connection, PLACES, place)
 
     def leave(self, frame: str, incarnation: str) -> None:
         """Say that the frame does not follow this incarnation any more."""
@@ -88,10 +88,8 @@ class BatchWatermarks:
 
     def _remember(self, batch: BatchOf, kept: dict[str, Any]) -> None:
         with self._home.write() as connection:
-            connection.execute(delete(BATCHES).where(_is_of(batch), BATCHES.c.frame == batch.frame))
-            connection.execute(
-                insert(BATCHES).values(query_id=batch.query_id, frame=batch.frame, column_name=batch.column, **kept)
-            )
+            row = {"query_id": batch.query_id, "frame": batch.frame, "column_name": batch.column, **kept}
+            put(connection, BATCHES, row)
             earlier = and_(_is_of(batch), BATCHES.c.run_id != batch.run_id, BATCHES.c.batch_id < batch.batch_id)
             connection.execute(delete(BATCHES).where(earlier))
 
@@ -115,9 +113,8 @@ def _watermarks_of(connection: Connection, batch: BatchOf) -> tuple[int | None, 
 def _told_before(connection: Connection, batch: BatchOf) -> int | None:
     """Return where an earlier run of the query was at this batch; of several frames on one column, the slowest."""
     told = connection.execute(select(BATCHES).where(_is_of(batch), BATCHES.c.run_id != batch.run_id)).all()
-    at_this = [row.before for row in told if row.batch_id == batch.batch_id]
-    after_last = [row.after for row in told if row.batch_id == batch.batch_id - 1]
-    stands = at_this or after_last
+    stands = [row.before for row in told if row.batch_id == batch.batch_id]
+    stands += [row.after for row in told if row.batch_id == batch.batch_id - 1]
     return None if None in stands else min(stands, default=None)
 
 

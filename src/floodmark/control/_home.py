@@ -1,20 +1,23 @@
-"""The home: one directory with one SQLite file, in which everything that must survive is kept."""
+"""The home: a directory with one SQLite file, or a database in PostgreSQL, that keeps everything that must survive."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import Any, Final
 
-from sqlalchemy import Connection, Engine, Pool
+from sqlalchemy import Connection
 
-from floodmark.control._migrations import migrate
-from floodmark.control._sqlite import connect, explained, writer_of
-from floodmark.errors import HomeClosed, HomeMissing, HomeUnusable
+from floodmark.control._changes import Announcing, Counters
+from floodmark.control._migrations import is_home, migrate
+from floodmark.control._postgres import PostgresStore
+from floodmark.control._postgres_url import SCHEMES, read_url
+from floodmark.control._sqlite import FILE_NAME, SqliteStore
+from floodmark.control._store import Store
+from floodmark.errors import HomeClosed, HomeMissing, HomeUnusable, InvalidOption
 
 HOME_VARIABLE: Final = "FLOODMARK_HOME"
-FILE_NAME: Final = "home.db"
 
 
 class Home:
@@ -27,77 +30,95 @@ class Home:
     Each change is one transaction, which is on the disk when `write` ends, or has never been.
     """
 
-    __slots__ = ("_abandoned", "_engine", "_file", "_is_closed", "_path", "_process", "_writer")
+    __slots__ = ("_abandoned", "_clock", "_counters", "_is_closed", "_process", "_store")
 
-    def __init__(self, path: Path, engine: Engine) -> None:
+    def __init__(self, store: Store, clock: Callable[[], int] | None = None) -> None:
         """Use `Home.open` or `Home.open_existing`."""
-        self._path = path
-        self._file = path / FILE_NAME
-        self._engine = engine
-        self._writer = writer_of(engine)
+        self._store = store
+        self._clock = clock
+        self._counters = Counters(store)
         self._process = os.getpid()
-        self._abandoned: list[Pool] = []
+        self._abandoned: list[Any] = []
         self._is_closed = False
 
     @classmethod
-    def open(cls, path: str | Path | None = None) -> "Home":
-        """Open the home in this directory, and make it if there is none; bring an older one up to date.
+    def open(cls, where: str | Path | None = None, *, clock: Callable[[], int] | None = None) -> "Home":
+        """Open the home at this place, and make it if there is none; bring an older one up to date.
 
-        Without a path it is where the environment variable FLOODMARK_HOME says, else `.floodmark` in the working
-        directory.
+        The place is a directory, or a database: `postgresql://USER@HOST/DATABASE`, which must be there. Without one
+        it is where the environment variable FLOODMARK_HOME says, else `.floodmark` in the working directory. A test
+        may bring a `clock`, which then stands for that of the store.
         """
-        directory = home_directory(path)
+        place = _place(where)
+        if isinstance(place, str):
+            return cls._open(PostgresStore(read_url(place)), clock)
         try:
-            directory.mkdir(parents=True, exist_ok=True)
+            place.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise HomeUnusable(
-                f"The home {os.fspath(directory)} cannot be made: {error.strerror}.",
+                f"The home {os.fspath(place)} cannot be made: {error.strerror}.",
                 rule="A home is a directory that this user may write to.",
                 remedy="Check the path and its permissions; name another home with FLOODMARK_HOME.",
-                path=os.fspath(directory),
+                path=os.fspath(place),
             ) from error
-        return cls._open(directory, create=True)
+        return cls._open(SqliteStore(place, create=True), clock)
 
     @classmethod
-    def open_existing(cls, path: str | Path | None = None) -> "Home":
+    def open_existing(cls, where: str | Path | None = None, *, clock: Callable[[], int] | None = None) -> "Home":
         """Open a home that is there; make nothing where there is none.
 
         >>> Home.open_existing("nowhere")
         Traceback (most recent call last):
         floodmark.errors.HomeMissing: There is no home at ...nowhere. ... [home-missing]
         """
-        directory = home_directory(path)
-        if not (directory / FILE_NAME).is_file():
-            raise HomeMissing(
-                f"There is no home at {os.fspath(directory)}.",
-                rule=f"A home is a directory with the file {FILE_NAME}, which a query with a watermark makes.",
-                remedy=f"Name its directory, or set {HOME_VARIABLE}, or change to where the query was started.",
-                path=os.fspath(directory),
-            )
-        return cls._open(directory, create=False)
+        place = _place(where)
+        if isinstance(place, str):
+            return cls._open(PostgresStore(read_url(place)), clock, must_exist=True)
+        if not (place / FILE_NAME).is_file():
+            raise _missing(os.fspath(place))
+        return cls._open(SqliteStore(place, create=False), clock)
 
     @classmethod
-    def _open(cls, directory: Path, *, create: bool) -> "Home":
-        file = directory / FILE_NAME
-        engine = connect(file, create=create)
+    def _open(cls, store: Store, clock: Callable[[], int] | None, *, must_exist: bool = False) -> "Home":
         try:
-            with explained(file):
-                migrate(engine, file)
+            with store.explained():
+                if must_exist:
+                    with store.reader.connect() as connection:
+                        if not is_home(connection):
+                            raise _missing(store.shown)
+                migrate(store)
         except BaseException:
-            engine.dispose()
+            store.reader.dispose()
             raise
-        return cls(directory, engine)
+        return cls(store, clock)
 
     @property
     def path(self) -> Path:
-        """The directory."""
-        return self._path
+        """The directory; only a home in SQLite has one. `location` is what every home has."""
+        if self._store.directory is None:
+            raise HomeUnusable(
+                f"The home {self._store.shown} has no directory.",
+                rule="A home in SQLite has one; one in PostgreSQL is a database.",
+                remedy="Use Home.location, which names either.",
+                path=self._store.shown,
+            )
+        return self._store.directory
+
+    @property
+    def location(self) -> str:
+        """What opens this home again, in this process or another: the directory, or the URL.
+
+        A URL that was given with a password still has it, or it would open nothing. To show where a home is, use
+        `repr`.
+        """
+        return self._store.location
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
         """Give a connection whose changes are kept together at the end, or on an error not at all.
 
-        One writes at a time, so what is read in here stays true until the end.
+        What you build on, read with a lock (`with_for_update`): it stays true until the end. In SQLite one writes at
+        a time, and everything does. In PostgreSQL, lock the row that owns the rest first, then read the rest.
 
         >>> from sqlalchemy import text
         >>> with Home.open() as home, home.write() as connection:
@@ -105,20 +126,57 @@ class Home:
         0
         """
         self._check_open()
-        with explained(self._file), self._writer.begin() as connection:
-            yield connection
+        with self._store.explained(), self._store.writer.begin() as connection:
+            announcing = Announcing(connection)
+            try:
+                yield connection
+                announcing.count()
+            finally:
+                announcing.end()
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """Give a connection that sees one state of the home from its first statement on, and waits for nobody."""
         self._check_open()
-        with explained(self._file), self._engine.connect() as connection:
+        with self._store.explained(), self._store.reader.connect() as connection:
             yield connection
 
+    def now(self, connection: Connection | None = None) -> int:
+        """Return the time in microseconds since the epoch, by the one clock that all who use this home share.
+
+        That is the server's, or for SQLite the host's. It may go back. Inside of a transaction pass its connection.
+
+        >>> with Home.open(clock=lambda: 60_000_000) as home:
+        ...     home.now()
+        60000000
+        """
+        self._check_open()
+        if self._clock is not None:
+            return self._clock()
+        if connection is not None:
+            return self._store.now(connection)
+        with self.read() as reading:
+            return self._store.now(reading)
+
+    def changes(self, *topics: str) -> dict[str, int]:
+        """Return how often each of these topics has changed, or each that ever did; see `bump`.
+
+        It costs so little that a process may ask every 10 ms. Who has seen a number and sees another one reads again.
+
+        >>> with Home.open() as home:
+        ...     home.changes("stream/orders", "stream/payments")
+        {'stream/orders': 0, 'stream/payments': 0}
+        """
+        self._check_open()
+        return self._counters.read(topics)
+
     def close(self) -> None:
-        """Let go of the file; to say so twice is no error."""
+        """Let go of the store; to say so twice is no error."""
         self._is_closed = True
-        self._engine.dispose(close=self._process == os.getpid())
+        is_ours = self._process == os.getpid()
+        if is_ours:
+            self._counters.close()
+        self._store.reader.dispose(close=is_ours)
 
     def __enter__(self) -> "Home":
         return self
@@ -128,21 +186,56 @@ class Home:
     ) -> None:
         self.close()
 
+    def __repr__(self) -> str:
+        return f"Home({self._shown!r})"
+
+    @property
+    def _shown(self) -> str:
+        return self._store.shown if self._store.directory is None else self._store.location
+
     def _check_open(self) -> None:
         if self._is_closed:
             raise HomeClosed(
-                f"The home {os.fspath(self._path)} has been closed.",
+                f"The home {self._shown} has been closed.",
                 rule="A home is used between open and close.",
                 remedy="Open it again.",
-                path=os.fspath(self._path),
+                path=self._shown,
             )
         if self._process != os.getpid():
-            # This is the child of a fork. SQLite must not use, nor even close, what the parent has opened.
-            self._abandoned.append(self._engine.pool)
-            self._engine.dispose(close=False)
+            # This is the child of a fork. It must not use, nor even close, what the parent has opened.
+            self._abandoned += [self._store.reader.pool, self._counters]
+            self._store.reader.dispose(close=False)
+            self._counters = Counters(self._store)
             self._process = os.getpid()
 
 
-def home_directory(path: str | Path | None) -> Path:
-    """Return where the home is: `path`, or what the environment says, or the default."""
-    return Path(path or os.environ.get(HOME_VARIABLE) or ".floodmark").absolute()
+def _place(where: str | Path | None) -> Path | str:
+    """Return the directory of a home or the URL of one: as given, or as the environment says, or the default."""
+    given = where or os.environ.get(HOME_VARIABLE) or ".floodmark"
+    scheme, colon, _ = os.fspath(given).partition(":")
+    if isinstance(given, str) and "://" in given:
+        if scheme in SCHEMES:
+            return given
+        raise InvalidOption(
+            f"The home is at {scheme}://...",
+            rule="A home is a local directory, or a database at postgresql://...",
+            remedy="Name one of these; an object store or another database cannot hold a home.",
+            scheme=scheme,
+        )
+    if colon and scheme in SCHEMES:
+        raise InvalidOption(
+            "A URL was given as a path, which changes it.",
+            rule="A directory may be a path; a URL is a string.",
+            remedy="Pass the URL itself, as 'postgresql://...'.",
+            scheme=scheme,
+        )
+    return Path(given).absolute()
+
+
+def _missing(shown: str) -> HomeMissing:
+    return HomeMissing(
+        f"There is no home at {shown}.",
+        rule=f"A home is a directory with the file {FILE_NAME}, or a database; a query with a watermark makes it.",
+        remedy=f"Name it, or set {HOME_VARIABLE}, or change to where the query was started.",
+        path=shown,
+    )

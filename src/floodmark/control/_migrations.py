@@ -1,14 +1,12 @@
 """The schema of a home, as the steps that led to it. A step that has been released is never changed."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
-from sqlalchemy import BigInteger, Column, Connection, Engine, Integer, MetaData, Table, Text, insert, inspect, select
+from sqlalchemy import BigInteger, Column, Connection, Integer, MetaData, Table, Text, insert, inspect, select
 
-from floodmark.control._sqlite import use_wal, writer_of
+from floodmark.control._store import Store
 from floodmark.errors import HomeNewer
 
 
@@ -100,6 +98,160 @@ MIGRATIONS: Final = (
             """,
         ),
     ),
+    Migration(
+        3,
+        "leases, members and counters of changes",
+        (
+            """
+            CREATE TABLE lease (
+                name TEXT NOT NULL PRIMARY KEY,
+                owner TEXT,
+                token BIGINT NOT NULL,
+                ttl BIGINT NOT NULL,
+                renewed_at BIGINT NOT NULL
+            )
+            """,
+            """
+            CREATE TABLE member (
+                name TEXT NOT NULL PRIMARY KEY,
+                instance TEXT NOT NULL,
+                ttl BIGINT NOT NULL,
+                joined_at BIGINT NOT NULL,
+                beat_at BIGINT NOT NULL
+            )
+            """,
+            """
+            CREATE TABLE change (
+                topic TEXT NOT NULL PRIMARY KEY,
+                number BIGINT NOT NULL
+            )
+            """,
+        ),
+    ),
+    Migration(
+        4,
+        "streams",
+        (
+            """
+            CREATE TABLE stream (
+                stream_id BIGINT NOT NULL PRIMARY KEY,
+                name TEXT NOT NULL UNIQUE,
+                bucket BIGINT NOT NULL,
+                state TEXT NOT NULL,
+                settings TEXT NOT NULL,
+                layout TEXT NOT NULL,
+                version BIGINT NOT NULL,
+                created_at BIGINT NOT NULL
+            )
+            """,
+            """
+            CREATE TABLE stream_segment (
+                stream_id BIGINT NOT NULL,
+                segment BIGINT NOT NULL,
+                end_offset BIGINT NOT NULL,
+                sealed BIGINT NOT NULL,
+                PRIMARY KEY (stream_id, segment)
+            )
+            """,
+            """
+            CREATE TABLE stream_batch (
+                stream_id BIGINT NOT NULL,
+                segment BIGINT NOT NULL,
+                first_offset BIGINT NOT NULL,
+                events BIGINT NOT NULL,
+                writer TEXT NOT NULL,
+                first_number BIGINT NOT NULL,
+                body BLOB NOT NULL,
+                PRIMARY KEY (stream_id, segment, first_offset)
+            )
+            """,
+            """
+            CREATE TABLE stream_writer (
+                stream_id BIGINT NOT NULL,
+                writer TEXT NOT NULL,
+                instance BIGINT NOT NULL,
+                next_number BIGINT NOT NULL,
+                is_named BIGINT NOT NULL,
+                touched_at BIGINT NOT NULL,
+                PRIMARY KEY (stream_id, writer)
+            )
+            """,
+            """
+            CREATE TABLE stream_key (
+                stream_id BIGINT NOT NULL,
+                time_key TEXT NOT NULL,
+                bucket BIGINT NOT NULL,
+                writers_version BIGINT NOT NULL,
+                last_seq BIGINT NOT NULL,
+                last_lower BIGINT,
+                changed BIGINT NOT NULL,
+                PRIMARY KEY (stream_id, time_key)
+            )
+            """,
+            "CREATE INDEX stream_key_bucket ON stream_key (bucket)",
+            """
+            CREATE TABLE stream_mark (
+                stream_id BIGINT NOT NULL,
+                time_key TEXT NOT NULL,
+                writer TEXT NOT NULL,
+                state TEXT NOT NULL,
+                heard_at BIGINT NOT NULL,
+                time BIGINT,
+                position TEXT NOT NULL,
+                marked_since BIGINT,
+                ahead_since BIGINT,
+                set_aside BIGINT NOT NULL,
+                version BIGINT NOT NULL,
+                PRIMARY KEY (stream_id, time_key, writer)
+            )
+            """,
+            """
+            CREATE TABLE stream_entry (
+                stream_id BIGINT NOT NULL,
+                time_key TEXT NOT NULL,
+                seq BIGINT NOT NULL,
+                kind TEXT NOT NULL,
+                lower BIGINT,
+                upper BIGINT,
+                writers TEXT NOT NULL,
+                cut TEXT NOT NULL,
+                at BIGINT NOT NULL,
+                PRIMARY KEY (stream_id, time_key, seq)
+            )
+            """,
+            "CREATE INDEX stream_entry_lower ON stream_entry (stream_id, time_key, kind, lower, seq)",
+            "CREATE INDEX stream_entry_upper ON stream_entry (stream_id, time_key, kind, upper, seq)",
+            """
+            CREATE TABLE stream_transaction (
+                stream_id BIGINT NOT NULL,
+                transaction_id TEXT NOT NULL,
+                writer TEXT NOT NULL,
+                instance BIGINT NOT NULL,
+                state TEXT NOT NULL,
+                reason TEXT,
+                expires_at BIGINT NOT NULL,
+                request BIGINT,
+                time_key TEXT,
+                time BIGINT,
+                position TEXT,
+                outcome TEXT,
+                PRIMARY KEY (stream_id, transaction_id)
+            )
+            """,
+            "CREATE INDEX stream_transaction_writer ON stream_transaction (stream_id, writer, request)",
+            """
+            CREATE TABLE stream_transaction_batch (
+                stream_id BIGINT NOT NULL,
+                transaction_id TEXT NOT NULL,
+                part BIGINT NOT NULL,
+                events BIGINT NOT NULL,
+                points BLOB NOT NULL,
+                body BLOB NOT NULL,
+                PRIMARY KEY (stream_id, transaction_id, part)
+            )
+            """,
+        ),
+    ),
 )
 
 _APPLIED: Final = Table(
@@ -111,21 +263,27 @@ _APPLIED: Final = Table(
 )
 
 
-def migrate(engine: Engine, file: Path, migrations: Sequence[Migration] = MIGRATIONS) -> None:
+def migrate(store: Store, migrations: Sequence[Migration] = MIGRATIONS) -> None:
     """Take the steps that the home has not seen, each in a transaction of its own.
 
     Several processes may do so at once: whoever comes second finds the step taken.
     """
     newest = migrations[-1].number
-    with engine.connect() as connection:
-        done = _check(connection, file, newest)
+    with store.reader.connect() as connection:
+        done = _check(connection, store, newest)
     if done == newest:
         return
-    use_wal(engine, file)
+    store.prepare()
     for migration in migrations:
-        with writer_of(engine).begin() as connection:
-            if _check(connection, file, newest) < migration.number:
+        with store.writer.begin() as connection:
+            store.lock_schema(connection)
+            if _check(connection, store, newest) < migration.number:
                 _take(connection, migration)
+
+
+def is_home(connection: Connection) -> bool:
+    """Tell whether any step has ever been taken here."""
+    return inspect(connection).has_table(_APPLIED.name)
 
 
 def this_release() -> str:
@@ -135,9 +293,9 @@ def this_release() -> str:
     return version("floodmark")
 
 
-def _check(connection: Connection, file: Path, newest: int) -> int:
+def _check(connection: Connection, store: Store, newest: int) -> int:
     """Return the last step taken, or refuse a home that has taken more than this release knows."""
-    if not inspect(connection).has_table(_APPLIED.name):
+    if not is_home(connection):
         return 0
     last = connection.execute(select(_APPLIED).order_by(_APPLIED.c.number.desc()).limit(1)).one_or_none()
     if last is None:
@@ -145,11 +303,11 @@ def _check(connection: Connection, file: Path, newest: int) -> int:
     if last.number > newest:
         release = this_release()
         raise HomeNewer(
-            f"The home file {os.fspath(file)} has schema {last.number}, written by Floodmark {last.release}; "
+            f"The home {store.shown} has schema {last.number}, written by Floodmark {last.release}; "
             f"this is Floodmark {release}, which knows schema {newest}.",
             rule="A release reads the homes of its own and of older releases.",
             remedy=f"Use Floodmark {last.release} or newer, or another home.",
-            path=os.fspath(file),
+            path=store.shown,
             found=last.number,
             supported=newest,
             written_by=last.release,
@@ -160,6 +318,8 @@ def _check(connection: Connection, file: Path, newest: int) -> int:
 
 def _take(connection: Connection, migration: Migration) -> None:
     _APPLIED.create(connection, checkfirst=True)
+    # The one type of the statements that PostgreSQL calls otherwise.
+    bytes_type = "BYTEA" if connection.dialect.name == "postgresql" else "BLOB"
     for statement in migration.statements:
-        connection.exec_driver_sql(statement)
+        connection.exec_driver_sql(statement.replace(" BLOB ", f" {bytes_type} "))
     connection.execute(insert(_APPLIED).values(number=migration.number, about=migration.about, release=this_release()))

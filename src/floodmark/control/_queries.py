@@ -4,13 +4,15 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy import Row, insert, select, update
+from sqlalchemy import Row, select, update
 
 from floodmark._words import did_you_mean
 from floodmark.control._home import Home
 from floodmark.control._json import from_json, to_json
 from floodmark.control._query_record import QueryRecord, merged
 from floodmark.control._schema import QUERIES
+from floodmark.control._store import insert_unless_there
+from floodmark.control._values import storable
 from floodmark.errors import AmbiguousQuery, UnknownQuery
 
 
@@ -35,12 +37,12 @@ class Queries:
     def record(self, record: QueryRecord) -> QueryRecord:
         """Take note of a query and return what is now known: an event that comes late changes nothing newer."""
         with self._home.write() as connection:
-            row = connection.execute(
-                select(QUERIES).where(QUERIES.c.query_id == record.query_id).with_for_update()
-            ).one_or_none()
+            wanted = select(QUERIES).where(QUERIES.c.query_id == record.query_id).with_for_update()
+            row = connection.execute(wanted).one_or_none()
             if row is None:
-                connection.execute(insert(QUERIES).values(_columns(record)))
-                return record
+                if insert_unless_there(connection, QUERIES, _columns(record)):
+                    return record
+                row = connection.execute(wanted).one()
             known = _record(row)
             kept = merged(known, record)
             if kept != known:
@@ -96,7 +98,10 @@ def _ambiguous(name_or_id: str, found: Sequence[QueryRecord]) -> AmbiguousQuery:
 
 
 def _columns(record: QueryRecord) -> dict[str, Any]:
+    # These come from Spark and from users as they are, and must not keep a query from being known.
+    free = {"name": record.name, "error": record.error}
     return asdict(record) | {
+        **{key: None if value is None else storable(value) for key, value in free.items()},
         "incarnations": to_json(record.incarnations, "incarnations"),
         "warnings": to_json(record.warnings, "warnings"),
     }

@@ -74,3 +74,31 @@ QUERIES: Final = Table(
     Column("started_at", BigInteger, nullable=False),
     Column("updated_at", BigInteger, nullable=False),
 )
+
+LEASES: Final = Table(
+    "lease",
+    METADATA,
+    Column("name", Text, primary_key=True),
+    # Nobody's if it was released. The row stays, since the token must go on from where it was.
+    Column("owner", Text),
+    Column("token", BigInteger, nullable=False),
+    Column("ttl", BigInteger, nullable=False),
+    Column("renewed_at", BigInteger, nullable=False),
+)
+
+MEMBERS: Final = Table(
+    "member",
+    METADATA,
+    Column("name", Text, primary_key=True),
+    Column("instance", Text, nullable=False),
+    Column("ttl", BigInteger, nullable=False),
+    Column("joined_at", BigInteger, nullable=False),
+    Column("beat_at", BigInteger, nullable=False),
+)
+
+CHANGES: Final = Table(
+    "change",
+    METADATA,
+    Column("topic", Text, primary_key=True),
+    Column("number", BigInteger, nullable=False),
+)

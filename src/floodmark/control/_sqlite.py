@@ -1,20 +1,22 @@
 """Everything that is particular to SQLite: how a connection is made, how a transaction begins, what goes wrong.
 
-The rest of this room is portable SQL. Where the home is in another database, this is the file that has a sibling.
+Its sibling for PostgreSQL is `_postgres`. The rest of this room is portable SQL.
 """
 
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from time import monotonic, sleep
-from typing import Final
+from time import monotonic, sleep, time_ns
+from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, QueuePool, create_engine, event
 from sqlalchemy.exc import DatabaseError
 
 from floodmark.errors import HomeBusy, HomeUnusable
+
+FILE_NAME: Final = "home.db"
 
 BUSY_SECONDS: Final = 10.0
 """How long a transaction waits for another process before it gives up."""
@@ -32,17 +34,76 @@ _UNUSABLE: Final = (
 )
 
 
-def connect(file: Path, *, create: bool) -> Engine:
-    """Return an engine on a file that is made when it is first used, or that must be there.
+class SqliteStore:
+    """A file in a directory, which is made when it is first used, or which must be there."""
 
-    Transactions only read, and a write in one is refused; those of `writer_of` it may write.
-    """
-    # As a URI, since nothing else keeps SQLite from making an empty file of a name that is wrong.
-    uri = f"{file.absolute().as_uri()}?mode={'rwc' if create else 'rw'}"
+    __slots__ = ("_uri", "directory", "file", "reader", "writer")
 
-    def open_file() -> sqlite3.Connection:
+    def __init__(self, directory: Path, *, create: bool) -> None:
+        """Open nothing yet."""
+        self.directory: Path | None = directory
+        self.file = directory / FILE_NAME
+        # As a URI, since nothing else keeps SQLite from making an empty file of a name that is wrong.
+        self._uri = f"{self.file.absolute().as_uri()}?mode={'rwc' if create else 'rw'}"
+        self.reader: Engine = create_engine("sqlite://", creator=self._connect, poolclass=QueuePool)
+        event.listen(self.reader, "begin", _begin)
+        self.writer: Engine = self.reader.execution_options(**{_WRITES: True})
+
+    @property
+    def location(self) -> str:
+        """The directory, as `Home.open` takes it."""
+        return os.fspath(self.file.parent)
+
+    @property
+    def shown(self) -> str:
+        """The file."""
+        return os.fspath(self.file)
+
+    def prepare(self) -> None:
+        """Let readers and a writer work at the same time. The file remembers it."""
+        with closing(self.reader.raw_connection()) as connection:
+            _use_wal(connection.cursor(), self.shown)
+
+    def lock_schema(self, connection: Connection) -> None:
+        """Do nothing: one writes at a time."""
+
+    def now(self, connection: Connection) -> int:
+        """Return the time by the clock of the host, the only one that has the file open."""
+        return time_ns() // 1000
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Turn what SQLite reports of the file, not of a statement, into errors that say what to do."""
+        try:
+            yield
+        except (DatabaseError, sqlite3.DatabaseError) as error:
+            reason = error.orig if isinstance(error, DatabaseError) else error
+            code = _primary_code(reason)
+            if code in _BUSY:
+                raise HomeBusy(
+                    f"The home file {self.shown} was in use for {BUSY_SECONDS:.0f} s.",
+                    rule="One process writes at a time, and each only for a moment.",
+                    remedy="Try again; if it stays so, look for a process that hangs while it has the file open.",
+                    path=self.shown,
+                ) from error
+            if code in _UNUSABLE:
+                raise HomeUnusable(
+                    f"The home file {self.shown} cannot be used: {reason}.",
+                    rule="It is a SQLite database on a local disk that this user may read and write.",
+                    remedy="Check disk and permissions; name another home with FLOODMARK_HOME.",
+                    path=self.shown,
+                ) from error
+            raise
+
+    def watch(self) -> "SqliteWatch":
+        """Open a connection for somebody who polls."""
+        return SqliteWatch(self._connect())
+
+    def _connect(self) -> sqlite3.Connection:
         # Python would begin transactions at times of its own choosing; isolation_level=None leaves it to us.
-        connection = sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+        connection = sqlite3.connect(
+            self._uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+        )
         try:
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA foreign_keys = ON")
@@ -51,14 +112,34 @@ def connect(file: Path, *, create: bool) -> Engine:
             raise
         return connection
 
-    engine = create_engine("sqlite://", creator=open_file, poolclass=QueuePool)
-    event.listen(engine, "begin", _begin)
-    return engine
 
+class SqliteWatch:
+    """Reads the counters again only if anything has been written to the file since."""
 
-def writer_of(engine: Engine) -> Engine:
-    """Return the same engine, with transactions that write."""
-    return engine.execution_options(**{_WRITES: True})
+    __slots__ = ("_connection", "_known", "_version")
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        """Poll by this connection, by which nobody writes: SQLite does not count what a connection does itself."""
+        self._connection = connection
+        self._version: int | None = None
+        self._known: dict[tuple[str, ...], dict[str, int]] = {}
+
+    def counters(self, topics: Sequence[str]) -> dict[str, int]:
+        """Return the counters of these topics, or of all."""
+        # Asked for before they are read: what comes in between is then read twice, and not missed.
+        version = self._connection.execute("PRAGMA data_version").fetchone()[0]
+        if version != self._version:
+            self._version = version
+            self._known.clear()
+        wanted = tuple(topics)
+        if wanted not in self._known:
+            only = f" WHERE topic IN ({', '.join('?' * len(wanted))})" if wanted else ""
+            self._known[wanted] = dict(self._connection.execute(f"SELECT topic, number FROM change{only}", wanted))
+        return self._known[wanted]
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._connection.close()
 
 
 def _begin(connection: Connection) -> None:
@@ -69,59 +150,27 @@ def _begin(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
-def use_wal(engine: Engine, file: Path) -> None:
-    """Let readers and a writer work at the same time. The file remembers it."""
+def _use_wal(cursor: Any, shown: str) -> None:
     give_up = monotonic() + BUSY_SECONDS
-    with closing(engine.raw_connection()) as connection:
-        cursor = connection.cursor()
-        while True:
-            try:
-                mode = cursor.execute("PRAGMA journal_mode = WAL").fetchone()[0]
-            except sqlite3.OperationalError as error:
-                # SQLite does not wait here as it does elsewhere: of two processes at a new file one is refused at once.
-                if _primary_code(error) not in _BUSY or monotonic() > give_up:
-                    raise
-                sleep(0.02)
-                continue
-            if mode == "wal":
-                return
-            raise HomeUnusable(
-                f"The file system of {os.fspath(file)} allows no write-ahead log.",
-                rule="SQLite needs one, and a local disk, for readers and a writer at the same time.",
-                remedy="Put the home on a local disk.",
-                path=os.fspath(file),
-            )
-
-
-@contextmanager
-def explained(file: Path) -> Iterator[None]:
-    """Turn what SQLite reports of the file, not of a statement, into errors that say what to do."""
-    try:
-        yield
-    except (DatabaseError, sqlite3.DatabaseError) as error:
-        reason = error.orig if isinstance(error, DatabaseError) else error
-        code = _primary_code(reason)
-        if code in _BUSY:
-            raise _busy(file) from error
-        if code in _UNUSABLE:
-            raise HomeUnusable(
-                f"The home file {os.fspath(file)} cannot be used: {reason}.",
-                rule="It is a SQLite database on a local disk that this user may read and write.",
-                remedy="Check disk and permissions; name another home with FLOODMARK_HOME.",
-                path=os.fspath(file),
-            ) from error
-        raise
+    while True:
+        try:
+            mode = cursor.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+        except sqlite3.OperationalError as error:
+            # SQLite does not wait here as it does elsewhere: of two processes at a new file one is refused at once.
+            if _primary_code(error) not in _BUSY or monotonic() > give_up:
+                raise
+            sleep(0.02)
+            continue
+        if mode == "wal":
+            return
+        raise HomeUnusable(
+            f"The file system of {shown} allows no write-ahead log.",
+            rule="SQLite needs one, and a local disk, for readers and a writer at the same time.",
+            remedy="Put the home on a local disk.",
+            path=shown,
+        )
 
 
 def _primary_code(error: BaseException | None) -> int:
     # The upper bytes hold details.
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
-
-
-def _busy(file: Path) -> HomeBusy:
-    return HomeBusy(
-        f"The home file {os.fspath(file)} was in use for {BUSY_SECONDS:.0f} s.",
-        rule="One process writes at a time, and each only for a moment.",
-        remedy="Try again; if it stays so, look for a process that hangs while it has the file open.",
-        path=os.fspath(file),
-    )

@@ -133,7 +133,8 @@ class WatermarkSteps:
         """Keep what a batch told. Told again, as after a restart, it replaces what was told before.
 
         `floodmark why` understands in statistics `newest` (the newest time), `late_rows` and `oldest_late`, each
-        {origin: number}, and `future_rows`, `newest_future` and `spark_dropped` of the whole batch. Each may be missing.
+        {origin: number}, and `future_rows`, `newest_future` and `spark_dropped` of the whole batch. Each
+        may be missing.
         """
         seq = check_number("seq", seq)
         batch_id = check_number("batch_id", batch_id)

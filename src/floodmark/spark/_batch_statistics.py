@@ -8,14 +8,12 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from floodmark.spark._columns import column_of
-from floodmark.spark._origin_sketch import by_origin, hash_of, origin_key, read_sketch
+from floodmark.spark._origin_sketch import as_id, by_origin, origin_id, origin_key, origin_name, read_sketch, shown_name
 from floodmark.spark._settings import WatermarkSettings
 
 ONLY_ORIGIN: Final = "all rows"
 """The name of the origin where rows are not told apart."""
 
-# A name is for people, and any row of an origin can tell it: one of so many is asked.
-_NAMES_SAMPLED: Final = 17
 _TIME, _ORIGIN, _NAME, _LATE_ORIGIN = (f"__floodmark_{part}" for part in ("time", "origin", "name", "late_origin"))
 
 
@@ -56,11 +54,11 @@ def observe(df: DataFrame, settings: WatermarkSettings, name: str, is_late: Colu
             observed.append(F.min(F.when(is_late, micros)).alias("oldest_late"))
         return df.observe(name, *observed)
     # Columns first, so that they are compiled: inside an aggregate Spark would interpret them, row by row.
-    # Sampled by what is in the row: a random number would cost as much as all the rest.
-    helped = df.withColumn(_ORIGIN, origin_key(settings.per)).withColumn(_TIME, countable.cast("double"))
-    is_asked = (F.col(_ORIGIN) + micros) % _NAMES_SAMPLED == 0
-    named = F.concat_ws(":", F.col(_ORIGIN), _shown(settings.per))
-    helped = helped.withColumn(_NAME, F.when(is_asked, named))
+    helped = (
+        df.withColumn(_NAME, origin_name(settings.per))
+        .withColumn(_ORIGIN, origin_key(F.col(_NAME)))
+        .withColumn(_TIME, countable.cast("double"))
+    )
     observed.append(by_origin(F.col(_ORIGIN), F.col(_TIME), "max").alias("newest"))
     observed.append(F.collect_set(_NAME).alias("names"))
     if is_late is not None:
@@ -86,23 +84,14 @@ def read_statistics(row: Any, settings: WatermarkSettings) -> BatchStatistics:
     )
 
 
-def _shown(per: tuple[str, ...]) -> Column:
-    return F.concat_ws(", ", *(F.coalesce(column_of(part).cast("string"), F.lit("null")) for part in per))
-
-
 def _of_all(number: int | None) -> dict[str, int] | None:
     return {} if number is None else {ONLY_ORIGIN: number}
 
 
 def _by_origin(sketch: str) -> dict[str, int] | None:
     numbers = read_sketch(sketch)
-    return None if numbers is None else {_id(key): number for key, number in numbers.items()}
+    return None if numbers is None else {as_id(key): number for key, number in numbers.items()}
 
 
 def _names(told: Iterable[str]) -> dict[str, str]:
-    keys_and_names = (one.split(":", 1) for one in told)
-    return {_id(hash_of(int(key))): name for key, name in keys_and_names}
-
-
-def _id(sketch_hash: int) -> str:
-    return format(sketch_hash, "016x")
+    return {origin_id(name): shown_name(name) for name in told}

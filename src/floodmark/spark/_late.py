@@ -5,23 +5,25 @@ that watermark inside a query, so each batch reads it from the home as a table o
 be one that they can reach.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import quote
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark import TaskContext
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.functions import arrow_udf
 
 from floodmark.spark._columns import column_of
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 WATERMARK: Final = "_watermark"
 """The column that rows kept apart have besides their own."""
 
+_LATE_ROW: Final = "__floodmark_late_row"
 _BATCH, _QUERY, _RUN = "streaming.sql.batchId", "sql.streaming.queryId", "spark.jobGroup.id"
 
 
@@ -44,12 +46,16 @@ def or_fail(column: str, watermark: Column) -> Column:
 
 
 def without_late_rows(df: DataFrame, column: str, watermark: Column, home: Path) -> DataFrame:
-    """Return the rows that are not late; those that are go into files of the home, as part of the same batch."""
-    late = is_late(column, watermark)
-    kept = df.where(late).withColumn(WATERMARK, F.timestamp_micros(watermark))
-    # Nothing comes back from where late rows go, but a batch is not done before they are there.
-    nothing = kept.mapInArrow(_keeper(home, column), df.schema)
-    return df.where(~late).unionByName(nothing)
+    """Return the rows that are not late; those that are go into files of the home, as part of the same batch.
+
+    The rows are read once, because a source that is read twice may cut its batches differently for each reader.
+    """
+    columns = [column_of(name) for name in df.columns]
+    row = F.struct(*columns, F.timestamp_micros(watermark).alias(WATERMARK))
+    seen = df.withColumn(_LATE_ROW, F.when(is_late(column, watermark), row))
+    is_kept_apart = arrow_udf(_keeper(home, column), "boolean")  # type: ignore[call-overload]
+    # What has an effect must happen once a row: Spark may repeat or move only what it takes for a function.
+    return seen.where(~is_kept_apart.asNondeterministic()(F.col(_LATE_ROW))).select(*columns)
 
 
 def place_of(home: Path, query_id: str, column: str) -> Path:
@@ -68,12 +74,8 @@ def task_properties() -> tuple[str, str, int]:
     return query, run, int(batch)
 
 
-def _keeper(home: Path, column: str) -> Callable[[Iterable["pa.RecordBatch"]], Iterator["pa.RecordBatch"]]:
-    def keep(batches: Iterable["pa.RecordBatch"]) -> Iterator["pa.RecordBatch"]:
-        import os
-
-        import pyarrow.parquet as pq
-
+def _keeper(home: Path, column: str) -> Callable[[Iterator[pa.Array]], Iterator[pa.Array]]:
+    def keep(parts: Iterator[pa.Array]) -> Iterator[pa.Array]:
         query, run, batch_id = task_properties()
         task = TaskContext.get()
         assert task is not None
@@ -81,12 +83,15 @@ def _keeper(home: Path, column: str) -> Callable[[Iterable["pa.RecordBatch"]], I
         unfinished = place / f".{task.partitionId()}-{task.taskAttemptId()}"
         writer = None
         try:
-            for batch in batches:
-                if writer is None and batch.num_rows:
-                    place.mkdir(parents=True, exist_ok=True)
-                    writer = pq.ParquetWriter(unfinished, batch.schema)
-                if writer is not None:
-                    writer.write_batch(batch)
+            for rows in parts:
+                late = rows.drop_null()
+                if len(late):
+                    table = pa.RecordBatch.from_struct_array(late)
+                    if writer is None:
+                        place.mkdir(parents=True, exist_ok=True)
+                        writer = pq.ParquetWriter(unfinished, table.schema)
+                    writer.write_batch(table)
+                yield rows.is_valid()
         finally:
             if writer is not None:
                 writer.close()
@@ -95,6 +100,5 @@ def _keeper(home: Path, column: str) -> Callable[[Iterable["pa.RecordBatch"]], I
             with unfinished.open("rb") as file:
                 os.fsync(file.fileno())
             unfinished.rename(place / f"{task.partitionId()}.parquet")
-        return iter(())
 
     return keep

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import datetime
-from pathlib import Path
 from threading import Lock
 from typing import Any
 
@@ -58,7 +57,7 @@ class Listener(StreamingQueryListener):
         self._frames: dict[str, tuple[WatermarkSettings, Home]] = {}
         self._started: dict[str, int] = {}
         self._records: dict[str, tuple[QueryRecord, Home]] = {}
-        self.homes: dict[str, Path] = {}
+        self.homes: dict[str, str] = {}
 
     @property
     def _jlistener(self) -> Any:
@@ -141,7 +140,7 @@ class Listener(StreamingQueryListener):
         )
         home = settings_and_homes[0][1]
         self._records[run] = record, home
-        self.homes[record.query_id] = home.path
+        self.homes[record.query_id] = home.location
         Queries(home).record(record)
 
 
@@ -161,7 +160,7 @@ def listener_of(spark: SparkSession) -> Listener:
         return known[1]
 
 
-def home_of(spark: SparkSession, query_id: str) -> Path | None:
+def home_of(spark: SparkSession, query_id: str) -> str | None:
     """Return the home of a query that was started with this session, if any of its batches has been heard of."""
     return listener_of(spark).homes.get(query_id)
 

@@ -12,8 +12,11 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from floodmark.spark._columns import column_of
+from floodmark.spark._hashes import sketch_hash, spark_hash
 from floodmark.spark._settings import MOST_ORIGINS
 
+# Neither is in a name that anybody means.
+_NULL, _BETWEEN = "\0", "\x1f"
 _MOST_MANTISSA: Final = 1 << 53
 _ENTRY: Final = struct.Struct("<Qdx")
 # The header is one word, with a second for the count if there are several entries, and a third if it is an estimate.
@@ -23,13 +26,38 @@ _IS_EMPTY: Final = 1 << 2
 _WORD: Final = 8
 
 
-def origin_key(per: tuple[str, ...]) -> Column:
-    """Return the number that stands for a row's origin: 64 bits, different for different origins."""
-    columns = [column_of(part) for part in per]
-    if len(columns) > 1:
-        # Spark's hash passes over nulls: without these, (null, a) would be the same origin as (a, null).
-        columns += [column.isNull() for column in columns]
-    return F.xxhash64(*columns)
+def origin_name(per: tuple[str, ...]) -> Column:
+    """Return the text that stands for a row's origin: different for different origins, `shown_name` is for people."""
+    parts = [F.coalesce(column_of(part).cast("string"), F.lit(_NULL)) for part in per]
+    return parts[0] if len(parts) == 1 else F.concat_ws(_BETWEEN, *parts)
+
+
+def origin_key(name: Column) -> Column:
+    """Return the number of 64 bits that stands for a name."""
+    return F.xxhash64(name)
+
+
+def origin_id(name: str) -> str:
+    """Return what an origin of this name is called in a sketch.
+
+    >>> origin_id("orders-1")
+    '73af98f0c5541de3'
+    """
+    return as_id(sketch_hash(spark_hash(name)))
+
+
+def as_id(hashed: int) -> str:
+    """Return a hash of a sketch as text."""
+    return format(hashed, "016x")
+
+
+def shown_name(name: str) -> str:
+    r"""Return a name as a person writes it.
+
+    >>> shown_name("orders\x1f3"), shown_name("\0")
+    ('orders, 3', 'null')
+    """
+    return ", ".join("null" if part == _NULL else part for part in name.split(_BETWEEN))
 
 
 def by_origin(key: Column, number: Column, mode: Literal["max", "min", "sum"]) -> Column:
@@ -54,34 +82,6 @@ def read_sketch(text: str) -> dict[int, int] | None:
     if flags & _IS_EMPTY:
         return {}
     return {key: _exact(number) for key, number in _ENTRY.iter_unpack(sketch[words * _WORD :])}
-
-
-def hash_of(key: int) -> int:
-    """Return the hash under which a sketch keeps a key: MurmurHash3 of its eight bytes, without the last bit.
-
-    >>> hash_of(5) == 1498732507761423037
-    True
-    """
-    word = _rotated(key * _FACTOR_1 & _ALL, 31) * _FACTOR_2 & _ALL
-    first = (_SEED ^ word ^ _WORD) + (_SEED ^ _WORD) & _ALL
-    second = first + (_SEED ^ _WORD) & _ALL
-    return (_mixed(first) + _mixed(second) & _ALL) >> 1
-
-
-_ALL: Final = (1 << 64) - 1
-_SEED: Final = 9001
-_FACTOR_1: Final = 0x87C37B91114253D5
-_FACTOR_2: Final = 0x4CF5AD432745937F
-
-
-def _rotated(word: int, bits: int) -> int:
-    return (word << bits | word >> 64 - bits) & _ALL
-
-
-def _mixed(word: int) -> int:
-    word = (word ^ word >> 33) * 0xFF51AFD7ED558CCD & _ALL
-    word = (word ^ word >> 33) * 0xC4CEB9FE1A85EC53 & _ALL
-    return word ^ word >> 33
 
 
 def _exact(number: float) -> int:

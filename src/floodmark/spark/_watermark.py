@@ -67,12 +67,12 @@ def with_watermark(
     on, and Spark's operators drop it if it is too late for them. With "count" it does too, and `floodmark why` tells
     how many there were of each origin, and the oldest. With "fail" it makes the query fail. With "route" it is taken
     out and kept apart, in files of the home that `late(query)` reads. All but "drop" look up the watermark in each
-    batch from the tasks, so these must reach the home; "route" reads the source twice. bench/RESULTS.md has what that
-    costs. `operators` is that of `follow_marks`.
+    batch from the tasks, so these must reach the home, for "route" a directory; and "route" shows every row to a Python
+    worker. bench/RESULTS.md has what each costs. `operators` is that of `follow_marks`.
 
-    What each origin said is kept in the `home` (a directory; by default `.floodmark`) and survives restarts. The batch
-    is the place of its rows here: batches that are cut differently may judge a row differently, a batch that runs
-    again never does.
+    What each origin said is kept in the `home` (a directory or the URL of a PostgreSQL database; by default
+    `.floodmark`) and survives restarts. The batch is the place of its rows here: batches that are cut differently may
+    judge a row differently, a batch that runs again never does.
     """
     require_no_others(unknown, _OPTIONS)
     require_one_of("late", late, get_args(Late))
@@ -102,7 +102,7 @@ def with_watermark(
     spark.dataSource.register(MarkSource)
     listener_of(spark).watch(frame, settings, kept)
 
-    options = {"home": str(kept.path), "settings": settings.to_json(), "frame": frame}
+    options = {"home": kept.location, "settings": settings.to_json(), "frame": frame}
     marks_read = spark.readStream.format(FORMAT).options(**options)
     moved = marks_read.load().select(mark.alias("w")).withWatermark("w", "0 seconds")
     # Never true, which Spark does not know: no mark leaves, but each has passed the watermark node.
@@ -111,7 +111,7 @@ def with_watermark(
         rows = observe(df, settings, observation_name(frame))
     else:
         watermark = spark.read.format(FORMAT).options(**options).load().scalar()
-        rows = _judged(df, settings, observation_name(frame), watermark, kept.path)
+        rows = _judged(df, settings, observation_name(frame), watermark, kept)
     nothing = marks.select(*(F.lit(None).cast(field.dataType).alias(field.name) for field in rows.schema.fields))
     united = rows.unionByName(nothing).where(_always(set(rows.columns) - set(df.columns)))
     return united.select(*(as_event_time(f) if f is event_time else column_of(f.name) for f in fields))
@@ -130,15 +130,15 @@ def _always(columns: Iterable[str]) -> Column:
     return is_true
 
 
-def _judged(df: DataFrame, settings: WatermarkSettings, name: str, watermark: Column, home: Path) -> DataFrame:
-    """Return the rows with those that are late counted, and then as the settings say refused or kept apart."""
+def _judged(df: DataFrame, settings: WatermarkSettings, name: str, watermark: Column, home: Home) -> DataFrame:
+    """Return the rows with those that are late counted, refused or kept apart, as the settings say."""
     column = settings.column
-    counted = observe(df, settings, name, is_late(column, watermark))
+    if settings.late == "count":
+        return observe(df, settings, name, is_late(column, watermark))
+    observed = observe(df, settings, name)
     if settings.late == "fail":
-        return counted.withColumn(column, or_fail(column, watermark))
-    if settings.late == "route":
-        return without_late_rows(counted.select(*map(column_of, df.columns)), column, watermark, home)
-    return counted
+        return observed.withColumn(column, or_fail(column, watermark))
+    return without_late_rows(observed.select(*map(column_of, df.columns)), column, watermark, home.path)
 
 
 def _origin_columns(per: Sequence[str]) -> Sequence[str]:

@@ -1,5 +1,6 @@
 """Public helpers for tests of code that uses Floodmark."""
 
 from floodmark.testing._clock import ManualClock
+from floodmark.testing._postgres import PostgresServer
 
-__all__ = ["ManualClock"]
+__all__ = ["ManualClock", "PostgresServer"]
