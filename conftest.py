@@ -9,14 +9,17 @@ from hypothesis import HealthCheck, settings
 import floodmark.control
 import floodmark.errors
 import floodmark.progress
+import floodmark.streams
 
 settings.register_profile("floodmark", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("floodmark")
 
+pytest_plugins = ["homes"]
+
 
 @pytest.fixture(autouse=True)
 def _names_of_examples(doctest_namespace: dict[str, Any]) -> None:
-    for module in (floodmark.progress, floodmark.errors, floodmark.control):
+    for module in (floodmark.progress, floodmark.errors, floodmark.control, floodmark.streams):
         doctest_namespace.update({name: getattr(module, name) for name in module.__all__})
 
 

@@ -11,6 +11,7 @@ import floodmark
 from bridge import measure_bridge
 from figures import Figure
 from progress import measure_coalescer, measure_tracker
+from streams import measure_streams
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
 
@@ -18,7 +19,7 @@ RESULTS = Path(__file__).with_name("RESULTS.md")
 def main() -> int:
     """Measure everything, print it, write it down; exit 1 if a goal was missed."""
     figures: list[Figure] = []
-    for measure in (measure_tracker, measure_coalescer, measure_bridge):
+    for measure in (measure_tracker, measure_coalescer, measure_streams, measure_bridge):
         for figure in measure():
             print(figure.line(), flush=True)
             figures.append(figure)

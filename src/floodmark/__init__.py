@@ -1,8 +1,9 @@
 """Floodmark: event-time progress that PySpark pipelines can trust.
 
-The rooms: `floodmark.progress` holds the pure rules, `floodmark.spark` brings them to Spark, `floodmark.testing` helps
-to test what is built on them, `floodmark.errors` is the one tree of errors. What touches Spark can also be called
-from here (`import floodmark as fm; fm.session()`), and is loaded when it is first used.
+The rooms: `floodmark.progress` holds the pure rules, `floodmark.streams` has streams whose writers note time,
+`floodmark.spark` brings both to Spark, `floodmark.testing` helps to test what is built on them, `floodmark.errors` is
+the one tree of errors. What touches Spark, and `connect`, can also be called from here (`import floodmark as fm;
+fm.session()`), and is loaded when it is first used.
 """
 
 from importlib import import_module
@@ -10,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from floodmark.spark import follow_marks, late, session, with_watermark
+    from floodmark.streams import connect
 
-__all__ = ["__version__", "follow_marks", "late", "session", "with_watermark"]
+__all__ = ["__version__", "connect", "follow_marks", "late", "session", "with_watermark"]
 
 __version__: str
 
@@ -22,6 +24,10 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("floodmark")
+    if name == "connect":
+        from floodmark.streams import connect
+
+        return connect
     if name in __all__:
         return getattr(import_module("floodmark.spark"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -18,6 +18,7 @@ PACKAGES = [
     "floodmark.errors",
     "floodmark.progress",
     "floodmark.spark",
+    "floodmark.streams",
     "floodmark.testing",
 ]
 
@@ -55,7 +56,7 @@ def test_everything_public_says_what_it_is(package: str) -> None:
 
 
 def test_modules_are_private_but_for_the_rooms() -> None:
-    for room in ("cli", "control", "progress", "testing"):
+    for room in ("cli", "control", "progress", "streams", "testing"):
         package = importlib.import_module(f"floodmark.{room}")
         assert all(info.name.startswith("_") for info in pkgutil.iter_modules(package.__path__))
 

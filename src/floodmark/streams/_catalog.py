@@ -1,0 +1,274 @@
+"""The streams of a home: created, found, changed, scaled, sealed and deleted."""
+
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row, delete, func, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from floodmark._words import did_you_mean
+from floodmark.control import Home, bump
+from floodmark.control._json import from_json, to_json
+from floodmark.errors import InvalidOption, StreamDeleted, StreamExists, StreamSealed, UnknownStream
+from floodmark.streams._buckets import bucket_of
+from floodmark.streams._layout import Layout
+from floodmark.streams._schema import ALL_TABLES, KEYS, MARKS, SEGMENTS, STREAMS
+from floodmark.streams._settings import StreamSettings, altered
+from floodmark.streams._stream_names import check_stream_name
+
+BUCKETS: Final = 32
+"""Streams are shared out among controllers by the bucket they fall into."""
+
+_OPEN: Final = "open"
+_SEALED: Final = "sealed"
+_CACHED: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class StreamInfo:
+    """What a stream is. `id` tells it from another one that had its name before; `version` counts its changes."""
+
+    id: int
+    name: str
+    bucket: int
+    settings: StreamSettings
+    layout: Layout
+    is_sealed: bool
+    version: int
+    created_at: int
+
+
+def marks_topic(bucket: int) -> str:
+    """Return what changes when a writer of a stream in this bucket is heard: see `Home.changes`."""
+    return f"marks/{bucket}"
+
+
+class Catalog:
+    """All streams of a home. Changes of one are made one after the other."""
+
+    __slots__ = ("_cache", "_home")
+
+    def __init__(self, home: Home) -> None:
+        """Keep them in this home."""
+        self._home = home
+        self._cache: dict[int, StreamInfo] = {}
+
+    def create(self, name: str, settings: StreamSettings, segments: int = 1) -> StreamInfo:
+        """Make a stream under a name that no other has."""
+        layout = Layout.create(segments)
+        info = StreamInfo(
+            id=uuid.uuid4().int >> 66,
+            name=check_stream_name(name),
+            bucket=bucket_of(name, BUCKETS),
+            settings=settings,
+            layout=layout,
+            is_sealed=False,
+            version=1,
+            created_at=self._home.now(),
+        )
+        try:
+            with self._home.write() as connection:
+                connection.execute(
+                    insert(STREAMS).values(
+                        stream_id=info.id,
+                        name=name,
+                        bucket=info.bucket,
+                        state=_OPEN,
+                        settings=to_json(settings.save(), "settings"),
+                        layout=to_json(layout.save(), "layout"),
+                        version=1,
+                        created_at=info.created_at,
+                    )
+                )
+                _add_segments(connection, info.id, (segment.id for segment in layout.segments))
+                _add_keys(connection, info, settings.keys)
+        except IntegrityError as error:
+            raise StreamExists(
+                f"There is a stream {name!r} already.",
+                rule="A name belongs to one stream.",
+                remedy="Open it with stream(), delete it first, or take another name.",
+                stream=name,
+            ) from error
+        return info
+
+    def find(self, name: str) -> StreamInfo:
+        """Return the stream of a name, or refuse a name that none has."""
+        with self._home.read() as connection:
+            row = connection.execute(select(STREAMS).where(STREAMS.c.name == name)).one_or_none()
+            if row is not None:
+                return self.info(row)
+            known = connection.execute(select(STREAMS.c.name)).scalars().all()
+        raise UnknownStream(
+            f"There is no stream {name!r}.",
+            rule="A stream is created before it is used.",
+            remedy=did_you_mean(str(name), known, otherwise="Create it with create_stream()."),
+            stream=name,
+        )
+
+    def all(self) -> list[StreamInfo]:
+        """Return all streams, by their names."""
+        with self._home.read() as connection:
+            return [self.info(row) for row in connection.execute(select(STREAMS).order_by(STREAMS.c.name))]
+
+    def refresh(self, stream: StreamInfo) -> StreamInfo:
+        """Return what the stream is now."""
+        with self._home.read() as connection:
+            return self.require(connection, stream)
+
+    def newest_known(self, stream: StreamInfo) -> StreamInfo:
+        """Return the newest that this process has seen of the stream; others may have changed it since."""
+        known = self._cache.get(stream.id, stream)
+        return known if known.version > stream.version else stream
+
+    def require(self, connection: Connection, stream: StreamInfo, *, lock: bool = False) -> StreamInfo:
+        """Return what the stream is now, in this transaction; locked, nobody changes it before the end."""
+        wanted = select(STREAMS).where(STREAMS.c.stream_id == stream.id)
+        row = connection.execute(wanted.with_for_update() if lock else wanted).one_or_none()
+        if row is None:
+            raise stream_deleted(connection, stream)
+        return self.info(row)
+
+    def info(self, row: Row[Any]) -> StreamInfo:
+        """Return a row of the table of streams as what it says."""
+        known = self._cache.get(row.stream_id)
+        if known is not None and known.version == row.version:
+            return known
+        info = StreamInfo(
+            id=row.stream_id,
+            name=row.name,
+            bucket=row.bucket,
+            settings=StreamSettings.load(from_json(row.settings)),
+            layout=Layout.load(from_json(row.layout)),
+            is_sealed=row.state == _SEALED,
+            version=row.version,
+            created_at=row.created_at,
+        )
+        if len(self._cache) >= _CACHED:
+            self._cache.clear()
+        self._cache[info.id] = info
+        return info
+
+    def alter(self, stream: StreamInfo, changes: Mapping[str, Any]) -> StreamInfo:
+        """Change settings. The unit, and a key, can only go while no time was noted in it."""
+        with self._home.write() as connection:
+            now = self.require(connection, stream, lock=True)
+            settings = altered(now.settings, changes)
+            gone = [key for key in now.settings.keys if key not in settings.keys]
+            _check_unmarked(connection, now, now.settings.keys if settings.unit != now.settings.unit else gone)
+            for table in (KEYS, MARKS):
+                connection.execute(delete(table).where(table.c.stream_id == now.id, table.c.time_key.in_(gone)))
+            _add_keys(connection, now, [key for key in settings.keys if key not in now.settings.keys])
+            connection.execute(update(KEYS).where(KEYS.c.stream_id == now.id).values(changed=KEYS.c.changed + 1))
+            bump(connection, marks_topic(now.bucket))
+            return self._store(connection, replace(now, settings=settings))
+
+    def scale(self, stream: StreamInfo, change: Callable[[Layout], Layout]) -> StreamInfo:
+        """Seal segments and open others in their place, in one step: no event falls between."""
+        with self._home.write() as connection:
+            now = self.require(connection, stream, lock=True)
+            check_not_sealed(now)
+            layout = change(now.layout)
+            going = [segment.id for segment in now.layout.current if layout.is_sealed(segment.id)]
+            _seal_segments(connection, now.id, going)
+            known = len(now.layout.segments)
+            _add_segments(connection, now.id, (segment.id for segment in layout.segments[known:]))
+            return self._store(connection, replace(now, layout=layout))
+
+    def seal(self, stream: StreamInfo) -> StreamInfo:
+        """Let the stream take no more events; to say so twice is no error."""
+        with self._home.write() as connection:
+            now = self.require(connection, stream, lock=True)
+            _seal_segments(connection, now.id, [segment.id for segment in now.layout.current])
+            return self._store(connection, replace(now, is_sealed=True))
+
+    def delete(self, stream: StreamInfo) -> None:
+        """Forget the stream, its events and its marks."""
+        with self._home.write() as connection:
+            self.require(connection, stream, lock=True)
+            for table in ALL_TABLES:
+                connection.execute(delete(table).where(table.c.stream_id == stream.id))
+        self._cache.pop(stream.id, None)
+
+    def _store(self, connection: Connection, info: StreamInfo) -> StreamInfo:
+        changed = replace(info, version=info.version + 1)
+        connection.execute(
+            update(STREAMS)
+            .where(STREAMS.c.stream_id == info.id)
+            .values(
+                state=_SEALED if changed.is_sealed else _OPEN,
+                settings=to_json(changed.settings.save(), "settings"),
+                layout=to_json(changed.layout.save(), "layout"),
+                version=changed.version,
+            )
+        )
+        return changed
+
+
+def check_not_sealed(stream: StreamInfo) -> None:
+    """Refuse a stream that takes no more events."""
+    if stream.is_sealed:
+        raise StreamSealed(
+            f"The stream {stream.name!r} is sealed.",
+            rule="A sealed stream takes no more events, and is not scaled.",
+            remedy="Write to another stream.",
+            stream=stream.name,
+        )
+
+
+def stream_deleted(connection: Connection, stream: StreamInfo) -> StreamDeleted:
+    """Return the error for a stream that is no more, which says whether its name has another one now."""
+    is_anew = connection.execute(select(STREAMS.c.stream_id).where(STREAMS.c.name == stream.name)).first() is not None
+    return StreamDeleted(
+        f"The stream {stream.name!r} was deleted{', and created anew' if is_anew else ''}.",
+        rule="What was opened on a stream ends with it.",
+        remedy="Open the new one with stream()." if is_anew else "Create it again, or stop using it.",
+        stream=stream.name,
+        created_anew=is_anew,
+    )
+
+
+def _add_segments(connection: Connection, stream: int, numbers: Iterable[int]) -> None:
+    rows = [{"stream_id": stream, "segment": number, "end_offset": 0, "sealed": 0} for number in numbers]
+    connection.execute(insert(SEGMENTS), rows)
+
+
+def _seal_segments(connection: Connection, stream: int, numbers: list[int]) -> None:
+    # One by one and in order, as writers lock them: so nobody waits in a circle.
+    for number in sorted(numbers):
+        here = (SEGMENTS.c.stream_id == stream, SEGMENTS.c.segment == number)
+        connection.execute(update(SEGMENTS).where(*here).values(sealed=1))
+
+
+def _add_keys(connection: Connection, stream: StreamInfo, keys: Iterable[str]) -> None:
+    rows = [
+        {
+            "stream_id": stream.id,
+            "time_key": key,
+            "bucket": stream.bucket,
+            "writers_version": 0,
+            "last_seq": 0,
+            "last_lower": None,
+            "changed": 0,
+        }
+        for key in keys
+    ]
+    if rows:
+        connection.execute(insert(KEYS), rows)
+
+
+def _check_unmarked(connection: Connection, stream: StreamInfo, keys: Iterable[str]) -> None:
+    wanted = list(keys)
+    here = (MARKS.c.stream_id == stream.id, MARKS.c.time_key.in_(wanted), MARKS.c.time.is_not(None))
+    marks = connection.execute(select(func.count()).select_from(MARKS).where(*here)).scalar_one()
+    log = (KEYS.c.stream_id == stream.id, KEYS.c.time_key.in_(wanted), KEYS.c.last_seq > 0)
+    entries = connection.execute(select(func.count()).select_from(KEYS).where(*log)).scalar_one()
+    if marks or entries:
+        raise InvalidOption(
+            f"Times of {', '.join(map(repr, wanted))} were noted in the stream {stream.name!r}.",
+            rule="The unit, and a key, can only be given up while no time was noted in it.",
+            remedy="Keep them, or create another stream.",
+            stream=stream.name,
+            keys=wanted,
+        )

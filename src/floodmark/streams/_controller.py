@@ -1,0 +1,201 @@
+"""Controllers: they bring watermarks forward as writers are heard. Any number of them share the streams of a home."""
+
+import logging
+import os
+import socket
+import threading
+import uuid
+from types import TracebackType
+from typing import Final, Protocol
+
+from sqlalchemy import select
+
+from floodmark._durations import Duration, micros_of
+from floodmark.control import Home
+from floodmark.errors import FloodmarkError, HomeClosed, LeaseLost
+from floodmark.streams._backend import Backend
+from floodmark.streams._catalog import marks_topic
+from floodmark.streams._cycle import Looked, Target, look
+from floodmark.streams._schema import KEYS
+from floodmark.streams._shares import Share
+
+_POLL_SECONDS: Final = 0.01
+"""How often other processes are looked at; writers of this process wake the controller at once."""
+_SWEEP: Final = 1_000_000
+_PAUSE_SECONDS: Final = 0.5
+
+_LOG: Final = logging.getLogger("floodmark.streams")
+
+
+class HasBackend(Protocol):
+    """A `StreamHome`."""
+
+    @property
+    def backend(self) -> Backend:
+        """What a controller works on."""
+
+
+class Controller:
+    """Looks after the watermarks of its share of a home's streams, in a thread of its own once it is started.
+
+    >>> with connect(controller=False) as home:
+    ...     stream = home.create_stream("shop/tills")
+    ...     with stream.writer("till-3") as writer, Controller(home) as controller:
+    ...         outcome = writer.note_time(1_000)
+    ...         stream.await_mark(1_000).lower
+    1000
+
+    `step` does one round by hand, for tests that say what time it is.
+    """
+
+    __slots__ = (
+        "_backend",
+        "_due",
+        "_heard",
+        "_now",
+        "_seen",
+        "_share",
+        "_stopping",
+        "_sweep_at",
+        "_thread",
+        "_timers",
+        "_waking",
+    )
+
+    def __init__(self, home: HasBackend, *, name: str | None = None, ttl: Duration = "10 seconds") -> None:
+        """Prepare one. `ttl` is how long the others wait for it when it is silent; it says its name in leases."""
+        self._backend = backend = home.backend
+        unique = name or f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self._share = Share(backend.home, unique, micros_of(ttl, "ttl", least=60))
+        self._seen: dict[str, int] = {}
+        self._heard: dict[Target, int] = {}
+        self._timers: dict[Target, int] = {}
+        self._due: set[Target] = set()
+        self._sweep_at: int | None = None
+        self._now = 0
+        self._waking = threading.Event()
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+
+    @property
+    def name(self) -> str:
+        """The name by which other controllers know it."""
+        return self._share.name
+
+    @property
+    def buckets(self) -> frozenset[int]:
+        """The buckets that it looks after now."""
+        return frozenset(self._share.leases)
+
+    def start(self) -> None:
+        """Begin in a thread of its own; to say so twice is no error."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=f"floodmark controller {self.name}", daemon=True)
+            self._thread.start()
+
+    def wake(self) -> None:
+        """Let it look now: a writer was heard in this process."""
+        self._waking.set()
+
+    def stop(self) -> None:
+        """Come to an end and give up the buckets, so that others can take them at once."""
+        self._stopping = True
+        self._waking.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        else:
+            self._leave()
+
+    def step(self) -> list[Looked]:
+        """Do one round: keep the share, hear what has changed, look at what is due; return what came of it."""
+        home = self._backend.home
+        self._now = now = home.now()
+        self._share.keep(now)
+        self._hear(home)
+        due = self._due | {target for target, at in self._timers.items() if at <= now}
+        self._due = set()
+        looked = self._look(due) if due else []
+        if self._sweep_at is None or not 0 < self._sweep_at - now <= _SWEEP:
+            self._sweep_at = now + _SWEEP
+            self._backend.transactions.sweep(self._share.leases)
+        return looked
+
+    def _hear(self, home: Home) -> None:
+        """Find out which streams of the share have changed since the last round."""
+        topics = {marks_topic(bucket): bucket for bucket in self._share.leases}
+        if not topics:
+            self._seen = {}
+            return
+        # Counted before it is read: what comes in between is then read twice, and not missed.
+        seen = home.changes(*topics)
+        changed = {bucket for topic, bucket in topics.items() if seen[topic] != self._seen.get(topic)}
+        self._seen = seen
+        if not changed:
+            return
+        wanted = select(KEYS.c.stream_id, KEYS.c.time_key, KEYS.c.changed).where(KEYS.c.bucket.in_(changed))
+        with home.read() as connection:
+            rows = connection.execute(wanted).all()
+        for row in rows:
+            target = (row.stream_id, row.time_key)
+            if row.changed and self._heard.get(target) != row.changed:
+                self._due.add(target)
+
+    def _look(self, due: set[Target]) -> list[Looked]:
+        try:
+            looked = look(self._backend.home, self._backend.catalog, due, self._share.leases)
+        except LeaseLost:
+            # Somebody else has taken over; what is still ours is looked at in the next round.
+            self._share.drop_lost()
+            self._due |= due
+            return []
+        # What was left out, since it is gone or another's, is looked at anew should it come back.
+        for target in due:
+            self._timers.pop(target, None)
+            self._heard.pop(target, None)
+        for one in looked:
+            self._heard[one.target] = one.changed
+            if one.look_at is not None:
+                self._timers[one.target] = one.look_at
+        return looked
+
+    def _wait_seconds(self) -> float:
+        if self._due:
+            return 0.0
+        if not self._timers:
+            return _POLL_SECONDS
+        until = (min(self._timers.values()) - self._now) / 1e6
+        return min(max(until, 0.0005), _POLL_SECONDS)
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._waking.clear()
+            try:
+                self.step()
+                pause = self._wait_seconds()
+            except HomeClosed:
+                return
+            except FloodmarkError as error:
+                _LOG.warning("The controller %s goes on after: %s", self.name, error)
+                pause = _PAUSE_SECONDS
+            except Exception:
+                _LOG.exception("The controller %s goes on after an error.", self.name)
+                pause = _PAUSE_SECONDS
+            self._waking.wait(pause)
+        self._leave()
+
+    def _leave(self) -> None:
+        try:
+            self._share.leave()
+        except FloodmarkError as error:
+            # The others then wait for the end of the ttl.
+            _LOG.warning("The controller %s could not say goodbye: %s", self.name, error)
+
+    def __enter__(self) -> "Controller":
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()

@@ -1,0 +1,203 @@
+"""The writers of a stream, as the store knows them: opened, heard, idle, closed. Any process may take their word."""
+
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row, delete, select, update
+
+from floodmark.control import Home, bump
+from floodmark.control._store import insert_unless_there
+from floodmark.errors import UnknownWriter
+from floodmark.streams._again import LostRace, until_done
+from floodmark.streams._catalog import Catalog, StreamInfo, marks_topic
+from floodmark.streams._log import Author
+from floodmark.streams._mark_rows import INSERT_MARK, UPDATE_MARK, changed_mark, new_mark, record_of
+from floodmark.streams._positions import Position, check_position
+from floodmark.streams._schema import KEYS, MARKS, TRANSACTIONS, WRITERS
+from floodmark.streams._table_log import check_instance
+from floodmark.streams._writers import MarkOutcome, WriterRecord, WriterState
+
+ANONYMOUS: Final = "~"
+"""What the names of writers without an id begin with."""
+
+_FORGET_ANONYMOUS: Final = 24 * 3_600_000_000
+Step = Callable[[WriterRecord], WriterRecord]
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A writer as it was opened. `watermarks` is what its times must be above to count, for each key."""
+
+    author: Author
+    next_number: int
+    watermarks: Mapping[str, int | None]
+
+
+class Registry:
+    """Takes what writers say. What is said of a stream and key is settled one after the other."""
+
+    __slots__ = ("_catalog", "_home")
+
+    def __init__(self, home: Home, catalog: Catalog) -> None:
+        """Keep it in this home."""
+        self._home = home
+        self._catalog = catalog
+
+    def open(self, stream: StreamInfo, writer: str | None, keys: Iterable[str]) -> Opened:
+        """Open a writer, new or known. A known one goes on from its mark, and its older instance is heard no more."""
+        return until_done(lambda: self._open(stream, writer, keys))
+
+    def note(self, stream: StreamInfo, author: Author, key: str, time: int, position: Position) -> MarkOutcome:
+        """Take a mark, or say why not. A race that was lost is run again."""
+
+        def transaction() -> MarkOutcome:
+            with self._home.write() as connection:
+                return self._note(connection, stream, author, key, time, position)
+
+        return until_done(transaction)
+
+    def idle(self, stream: StreamInfo, author: Author, position: Position) -> None:
+        """Take a writer's word that nothing comes for now."""
+        self._step(stream, author, position, lambda record: record.idle(instance=author.instance))
+
+    def close(self, stream: StreamInfo, author: Author, position: Position) -> None:
+        """Take a writer's word that nothing comes any more."""
+        if author.writer.startswith(ANONYMOUS):
+            here = (WRITERS.c.stream_id == stream.id, WRITERS.c.writer == author.writer)
+            with self._home.write() as connection:
+                connection.execute(delete(WRITERS).where(*here))
+            return
+        self._step(stream, author, position, lambda record: record.close(instance=author.instance))
+
+    def note_for(
+        self, connection: Connection, stream: StreamInfo, writer: str, key: str, time: int, position: Position
+    ) -> MarkOutcome:
+        """Take a mark on behalf of a writer, whichever instance of it is the newest, as part of a transaction."""
+        here = (WRITERS.c.stream_id == stream.id, WRITERS.c.writer == writer)
+        instance = connection.execute(select(WRITERS.c.instance).where(*here)).scalar_one()
+        return self._note(connection, stream, Author(writer, instance), key, time, position)
+
+    def check_newest(self, connection: Connection, stream: StreamInfo, author: Author) -> None:
+        """Refuse an author that is not known, or is not the newest instance of its writer."""
+        wanted = select(WRITERS).where(WRITERS.c.stream_id == stream.id, WRITERS.c.writer == author.writer)
+        row = connection.execute(wanted).one_or_none()
+        if row is None:
+            raise UnknownWriter(
+                f"The writer {author.writer!r} is not known.",
+                rule="A writer is opened before it is heard.",
+                remedy="Open it with writer().",
+                writer=author.writer,
+            )
+        check_instance(row, author)
+
+    def _open(self, stream: StreamInfo, writer: str | None, keys: Iterable[str]) -> Opened:
+        with self._home.write() as connection:
+            now = self._home.now(connection)
+            self._catalog.require(connection, stream)
+            old = (WRITERS.c.is_named == 0, WRITERS.c.touched_at < now - _FORGET_ANONYMOUS)
+            if writer is None:
+                connection.execute(delete(WRITERS).where(WRITERS.c.stream_id == stream.id, *old))
+                author = Author(ANONYMOUS + uuid.uuid4().hex, 1)
+                _insert_writer(connection, stream, author, now, is_named=0)
+                return Opened(author, 0, {})
+            _insert_writer(connection, stream, Author(writer, 0), now, is_named=1)
+            here = (WRITERS.c.stream_id == stream.id, WRITERS.c.writer == writer)
+            taken = update(WRITERS).where(*here).values(instance=WRITERS.c.instance + 1, touched_at=now)
+            row = connection.execute(taken.returning(WRITERS.c.instance, WRITERS.c.next_number)).one()
+            author = Author(writer, row.instance)
+            _abandon(connection, stream, writer)
+            watermarks = {}
+            for key in sorted(keys):
+                watermarks[key] = _touch(connection, stream, key, raises_version=True)
+                mark = _mark_row(connection, stream, key, writer)
+                if mark is None:
+                    record = replace(WriterRecord.open(writer, now=now), instance=author.instance)
+                    connection.execute(INSERT_MARK, [new_mark(stream.id, key, record)])
+                else:
+                    again = record_of(mark, author.instance - 1).open_again(now=now)
+                    connection.execute(UPDATE_MARK, changed_mark(stream.id, key, mark.version, again))
+            bump(connection, marks_topic(stream.bucket))
+        return Opened(author, row.next_number, watermarks)
+
+    def _note(
+        self, connection: Connection, stream: StreamInfo, author: Author, key: str, time: int, position: Position
+    ) -> MarkOutcome:
+        now = self._home.now(connection)
+        info = self._catalog.require(connection, stream)
+        info.settings.key(key)
+        self.check_newest(connection, info, author)
+        mark = _mark_row(connection, info, key, author.writer)
+        if mark is None:
+            record = replace(WriterRecord.open(author.writer, now=now), instance=author.instance)
+        else:
+            record = record_of(mark, author.instance)
+        watermark = connection.execute(
+            select(KEYS.c.last_lower).where(KEYS.c.stream_id == info.id, KEYS.c.time_key == key)
+        ).scalar_one()
+        noted = record.note(time, position, layout=info.layout, now=now, watermark=watermark, instance=author.instance)
+        if noted.outcome is not MarkOutcome.ACCEPTED:
+            return noted.outcome
+        is_first = record.time is None or record.state is not WriterState.ALIVE
+        _touch(connection, info, key, raises_version=is_first)
+        _store(connection, info, key, mark, noted.record)
+        bump(connection, marks_topic(info.bucket))
+        return noted.outcome
+
+    def _step(self, stream: StreamInfo, author: Author, position: Position, step: Step) -> None:
+        """Change the records of a writer in all keys in which it is known."""
+
+        def transaction() -> None:
+            with self._home.write() as connection:
+                info = self._catalog.require(connection, stream)
+                self.check_newest(connection, info, author)
+                check_position(info.layout, position)
+                for mark in _marks_of(connection, info, author.writer):
+                    record = record_of(mark, author.instance)
+                    _touch(connection, info, mark.time_key, raises_version=True)
+                    _store(connection, info, mark.time_key, mark, step(record.moved(position, layout=info.layout)))
+                bump(connection, marks_topic(info.bucket))
+
+        until_done(transaction)
+
+
+def _touch(connection: Connection, stream: StreamInfo, key: str, *, raises_version: bool) -> int | None:
+    """Say that a key has changed, and return its watermark; nobody decides on the key before the transaction ends."""
+    here = (KEYS.c.stream_id == stream.id, KEYS.c.time_key == key)
+    values: dict[str, Any] = {"changed": KEYS.c.changed + 1}
+    if raises_version:
+        values["writers_version"] = KEYS.c.writers_version + 1
+    lower: int | None = connection.execute(
+        update(KEYS).where(*here).values(values).returning(KEYS.c.last_lower)
+    ).scalar_one()
+    return lower
+
+
+def _store(connection: Connection, stream: StreamInfo, key: str, mark: Row[Any] | None, record: WriterRecord) -> None:
+    if mark is None:
+        connection.execute(INSERT_MARK, [new_mark(stream.id, key, record)])
+    elif connection.execute(UPDATE_MARK, changed_mark(stream.id, key, mark.version, record)).rowcount != 1:
+        raise LostRace
+
+
+def _insert_writer(connection: Connection, stream: StreamInfo, author: Author, now: int, is_named: int) -> None:
+    row = {"stream_id": stream.id, "writer": author.writer, "instance": author.instance, "next_number": 0}
+    insert_unless_there(connection, WRITERS, {**row, "is_named": is_named, "touched_at": now})
+
+
+def _mark_row(connection: Connection, stream: StreamInfo, key: str, writer: str) -> Row[Any] | None:
+    here = (MARKS.c.stream_id == stream.id, MARKS.c.time_key == key, MARKS.c.writer == writer)
+    return connection.execute(select(MARKS).where(*here)).one_or_none()
+
+
+def _marks_of(connection: Connection, stream: StreamInfo, writer: str) -> list[Row[Any]]:
+    # In the order of the keys, in which all lock them.
+    here = (MARKS.c.stream_id == stream.id, MARKS.c.writer == writer, MARKS.c.time_key.in_(stream.settings.keys))
+    return list(connection.execute(select(MARKS).where(*here).order_by(MARKS.c.time_key)))
+
+
+def _abandon(connection: Connection, stream: StreamInfo, writer: str) -> None:
+    """Give up the open transactions of an older instance; what it has asked to commit is committed all the same."""
+    here = (TRANSACTIONS.c.stream_id == stream.id, TRANSACTIONS.c.writer == writer, TRANSACTIONS.c.state == "open")
+    connection.execute(update(TRANSACTIONS).where(*here).values(state="aborting", reason="its writer was opened again"))

@@ -1,0 +1,150 @@
+"""The tables of streams. How they came to be is in the migrations of the home; a test compares the two."""
+
+from typing import Final
+
+from sqlalchemy import BigInteger, Column, Index, LargeBinary, Table, Text
+
+from floodmark.control._schema import METADATA
+
+
+def _stream_id() -> "Column[int]":
+    # No foreign key: a stream that is deleted takes its rows along, and writes are checked against what they update.
+    return Column("stream_id", BigInteger, primary_key=True, autoincrement=False)
+
+
+STREAMS: Final = Table(
+    "stream",
+    METADATA,
+    _stream_id(),
+    Column("name", Text, nullable=False, unique=True),
+    Column("bucket", BigInteger, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("settings", Text, nullable=False),
+    Column("layout", Text, nullable=False),
+    Column("version", BigInteger, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+)
+"""`version` counts the changes of settings, layout and state."""
+
+SEGMENTS: Final = Table(
+    "stream_segment",
+    METADATA,
+    _stream_id(),
+    Column("segment", BigInteger, primary_key=True, autoincrement=False),
+    Column("end_offset", BigInteger, nullable=False),
+    Column("sealed", BigInteger, nullable=False),
+)
+
+BATCHES: Final = Table(
+    "stream_batch",
+    METADATA,
+    _stream_id(),
+    Column("segment", BigInteger, primary_key=True, autoincrement=False),
+    Column("first_offset", BigInteger, primary_key=True, autoincrement=False),
+    Column("events", BigInteger, nullable=False),
+    Column("writer", Text, nullable=False),
+    Column("first_number", BigInteger, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+)
+"""Events, as Arrow record batches; `first_number` is the writer's own number of the first one."""
+
+WRITERS: Final = Table(
+    "stream_writer",
+    METADATA,
+    _stream_id(),
+    Column("writer", Text, primary_key=True),
+    Column("instance", BigInteger, nullable=False),
+    Column("next_number", BigInteger, nullable=False),
+    Column("is_named", BigInteger, nullable=False),
+    Column("touched_at", BigInteger, nullable=False),
+)
+"""Every writer there ever was under an id: its newest instance, and how many events it has written."""
+
+KEYS: Final = Table(
+    "stream_key",
+    METADATA,
+    _stream_id(),
+    Column("time_key", Text, primary_key=True),
+    Column("bucket", BigInteger, nullable=False),
+    Column("writers_version", BigInteger, nullable=False),
+    Column("last_seq", BigInteger, nullable=False),
+    Column("last_lower", BigInteger),
+    Column("changed", BigInteger, nullable=False),
+)
+"""What the watermark of a stream and key stands on; `changed` counts what its writers have said."""
+Index("stream_key_bucket", KEYS.c.bucket)
+
+MARKS: Final = Table(
+    "stream_mark",
+    METADATA,
+    _stream_id(),
+    Column("time_key", Text, primary_key=True),
+    Column("writer", Text, primary_key=True),
+    Column("state", Text, nullable=False),
+    Column("heard_at", BigInteger, nullable=False),
+    Column("time", BigInteger),
+    Column("position", Text, nullable=False),
+    Column("marked_since", BigInteger),
+    Column("ahead_since", BigInteger),
+    Column("set_aside", BigInteger, nullable=False),
+    Column("version", BigInteger, nullable=False),
+)
+
+ENTRIES: Final = Table(
+    "stream_entry",
+    METADATA,
+    _stream_id(),
+    Column("time_key", Text, primary_key=True),
+    Column("seq", BigInteger, primary_key=True, autoincrement=False),
+    Column("kind", Text, nullable=False),
+    Column("lower", BigInteger),
+    Column("upper", BigInteger),
+    Column("writers", Text, nullable=False),
+    Column("cut", Text, nullable=False),
+    Column("at", BigInteger, nullable=False),
+)
+Index("stream_entry_lower", *(ENTRIES.c[name] for name in ("stream_id", "time_key", "kind", "lower", "seq")))
+Index("stream_entry_upper", *(ENTRIES.c[name] for name in ("stream_id", "time_key", "kind", "upper", "seq")))
+
+TRANSACTIONS: Final = Table(
+    "stream_transaction",
+    METADATA,
+    _stream_id(),
+    Column("transaction_id", Text, primary_key=True),
+    Column("writer", Text, nullable=False),
+    Column("instance", BigInteger, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("reason", Text),
+    Column("expires_at", BigInteger, nullable=False),
+    Column("request", BigInteger),
+    Column("time_key", Text),
+    Column("time", BigInteger),
+    Column("position", Text),
+    Column("outcome", Text),
+)
+"""`request` is the place of a commit among those of its writer; `outcome` what became of its mark, once it has one."""
+Index("stream_transaction_writer", TRANSACTIONS.c.stream_id, TRANSACTIONS.c.writer, TRANSACTIONS.c.request)
+
+TRANSACTION_BATCHES: Final = Table(
+    "stream_transaction_batch",
+    METADATA,
+    _stream_id(),
+    Column("transaction_id", Text, primary_key=True),
+    Column("part", BigInteger, primary_key=True, autoincrement=False),
+    Column("events", BigInteger, nullable=False),
+    Column("points", LargeBinary, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+)
+"""Events of transactions that are not committed yet; `points` are where their keys lie."""
+
+ALL_TABLES: Final = (
+    STREAMS,
+    SEGMENTS,
+    BATCHES,
+    WRITERS,
+    KEYS,
+    MARKS,
+    ENTRIES,
+    TRANSACTIONS,
+    TRANSACTION_BATCHES,
+)

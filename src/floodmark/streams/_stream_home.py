@@ -1,0 +1,144 @@
+"""The home of streams: where they are made, found and deleted."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from floodmark._durations import Duration
+from floodmark.control import Home
+from floodmark.streams._backend import Backend
+from floodmark.streams._catalog import Catalog
+from floodmark.streams._controller import Controller
+from floodmark.streams._registry import Registry
+from floodmark.streams._settings import TimeColumns, make_settings
+from floodmark.streams._stream import Stream
+from floodmark.streams._table_log import TableLog
+from floodmark.streams._transactions import Transactions
+
+
+def connect(
+    location: str | Path | None = None, *, controller: bool = True, clock: Callable[[], int] | None = None
+) -> "StreamHome":
+    """Open the home at a directory or a `postgresql://` URL, and make it if it is a directory that is not there.
+
+    Without a location it is where FLOODMARK_HOME says, else `.floodmark`. With `controller` this process looks after
+    watermarks too, from the first writer with an id on; without, some other process must.
+
+    >>> with connect() as home:
+    ...     stream = home.create_stream("shop/orders")
+    ...     [stream.name for stream in home.streams()]
+    ['shop/orders']
+    """
+    return StreamHome(Home.open(location, clock=clock), controller=controller)
+
+
+class StreamHome:
+    """The streams of a home. Get one from `connect`; many threads and processes may use the same home."""
+
+    __slots__ = ("_backend", "_controller", "_lock", "_with_controller")
+
+    def __init__(self, home: Home, *, controller: bool = True) -> None:
+        """Use `connect`."""
+        catalog = Catalog(home)
+        log = TableLog(home, catalog)
+        registry = Registry(home, catalog)
+        transactions = Transactions(home, catalog, log, registry)
+        self._backend = Backend(home, catalog, log, registry, transactions, self._wake)
+        self._with_controller = controller
+        self._controller: Controller | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def backend(self) -> Backend:
+        """What a `Controller` works on."""
+        return self._backend
+
+    @property
+    def home(self) -> Home:
+        """The home itself."""
+        return self._backend.home
+
+    @property
+    def controller(self) -> Controller | None:
+        """The controller in this process, once there is one."""
+        return self._controller
+
+    def create_stream(
+        self,
+        name: str,
+        schema: Any = None,
+        segments: int = 1,
+        time_columns: TimeColumns | None = None,
+        unit: str = "us",
+        **durations: Duration | None,
+    ) -> Stream:
+        """Create a stream under a name such as "shop/orders".
+
+        Args:
+            name: Parts of letters, digits, `_`, `-` and `.`, with `/` between them.
+            schema: Text as Spark writes schemas, or a pyarrow.Schema; without one, events are kept as JSON.
+            segments: How many segments share the key space at the beginning.
+            time_columns: {key: column}, or columns that are their own keys; the first is the default key.
+            unit: The unit of times: "s", "ms", "us" or "ns".
+            **durations: Each as text ("10 seconds") or a timedelta. `writer_timeout` (1 minute): how long the
+                watermark waits for a writer. `first_mark_delay` (0): how long after the first mark the first watermark
+                comes. `rate_floor` (10 ms): the least time between two entries of the marks log. `marks_retention`
+                (None, for ever): how long entries are kept. `forget_after` (None, for ever): how long a writer that
+                timed out is remembered. `transaction_timeout` (1 minute): after which a transaction is aborted.
+        """
+        settings = make_settings(schema=schema, time_columns=time_columns, unit=unit, **durations)
+        return Stream(self._backend, self._backend.catalog.create(name, settings, segments))
+
+    def stream(self, name: str) -> Stream:
+        """Return the stream of that name.
+
+        >>> with connect() as home:
+        ...     stream = home.create_stream("shop/orders")
+        ...     home.stream("shop/order")
+        Traceback (most recent call last):
+        floodmark.errors.UnknownStream: There is no stream 'shop/order'. ... 'shop/orders'? [unknown-stream]
+        """
+        return Stream(self._backend, self._backend.catalog.find(name))
+
+    def streams(self) -> list[Stream]:
+        """Return all streams, by their names."""
+        return [Stream(self._backend, info) for info in self._backend.catalog.all()]
+
+    def delete_stream(self, name: str) -> None:
+        """Forget a stream, with its events and marks."""
+        self.stream(name).delete()
+
+    def close(self) -> None:
+        """Let go of the home; to say so twice is no error. Writers should be closed before."""
+        with self._lock:
+            controller, self._controller = self._controller, None
+            self._with_controller = False
+        if controller is not None:
+            controller.stop()
+        self._backend.home.close()
+
+    def __enter__(self) -> "StreamHome":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"StreamHome({self._backend.home!r})"
+
+    def _wake(self) -> None:
+        """Tell the controller of this process that a writer was heard; the first one brings it into being."""
+        controller = self._controller
+        if controller is None:
+            with self._lock:
+                if not self._with_controller:
+                    return
+                if self._controller is None:
+                    self._controller = Controller(self)
+                    self._controller.start()
+                controller = self._controller
+        controller.wake()

@@ -1,0 +1,244 @@
+"""The embedded log: batches of events as rows of the home's own tables. What it does is one transaction each."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row, Table, bindparam, delete, func, insert, select, update
+
+from floodmark.control import Home
+from floodmark.control._json import from_json, to_json
+from floodmark.errors import Conflict, UnknownWriter, WriterSuperseded
+from floodmark.streams._again import until_done
+from floodmark.streams._catalog import Catalog, StreamInfo, check_not_sealed
+from floodmark.streams._events import Events
+from floodmark.streams._layout import Layout
+from floodmark.streams._log import Author, Chunk
+from floodmark.streams._log_rows import SegmentGone, joined, keep, load_chunk, load_events, schema_of
+from floodmark.streams._positions import load_position, save_position
+from floodmark.streams._schema import BATCHES, SEGMENTS, TRANSACTION_BATCHES, TRANSACTIONS, WRITERS
+from floodmark.streams._transaction_rows import find, find_open
+
+_PAGE_ROWS: Final = 128
+_PAGE_BYTES: Final = 16 * 2**20
+
+_SENT: Final = (
+    update(WRITERS)
+    .where(
+        WRITERS.c.stream_id == bindparam("s"),
+        WRITERS.c.writer == bindparam("w"),
+        WRITERS.c.instance == bindparam("i"),
+        WRITERS.c.next_number == bindparam("first"),
+    )
+    .values(next_number=bindparam("after"), touched_at=bindparam("now"))
+)
+_OF_SEGMENT: Final = (BATCHES.c.stream_id == bindparam("s"), BATCHES.c.segment == bindparam("g"))
+# The batch that a range begins in begins before it.
+_BEGIN: Final = (
+    select(func.coalesce(func.max(BATCHES.c.first_offset), bindparam("start")))
+    .where(*_OF_SEGMENT, BATCHES.c.first_offset <= bindparam("start"))
+    .scalar_subquery()
+)
+_PAGE: Final = (
+    select(BATCHES.c.first_offset, BATCHES.c.events, BATCHES.c.body)
+    .where(*_OF_SEGMENT, BATCHES.c.first_offset >= _BEGIN, BATCHES.c.first_offset < bindparam("end"))
+    .where(BATCHES.c.first_offset + BATCHES.c.events > bindparam("start"))
+    .order_by(BATCHES.c.first_offset)
+    .limit(_PAGE_ROWS)
+)
+
+
+class _NotNext(Exception):
+    """The events are not the next ones of the newest instance of their writer; nothing was kept."""
+
+
+class TableLog:
+    """Keeps the events of streams in the tables of a home.
+
+    A flush over several segments is one transaction: all of it is kept, or nothing.
+    """
+
+    __slots__ = ("_catalog", "_home")
+
+    def __init__(self, home: Home, catalog: Catalog) -> None:
+        """Keep them in this home."""
+        self._home = home
+        self._catalog = catalog
+
+    def append(self, stream: StreamInfo, author: Author, first_number: int, events: Events) -> dict[int, int]:
+        """Keep events, each once, and return how far the segments they went to are filled by them."""
+        after = first_number + len(events)
+
+        def write(connection: Connection, current: StreamInfo) -> dict[int, int]:
+            sent = {"s": current.id, "w": author.writer, "i": author.instance, "first": first_number}
+            now = self._home.now(connection)
+            if connection.execute(_SENT, {**sent, "after": after, "now": now}).rowcount != 1:
+                raise _NotNext
+            return keep(connection, current, author.writer, first_number, events)
+
+        try:
+            return self._routed(stream, write)
+        except _NotNext:
+            self._check_is_repeat(stream, author, first_number, after)
+            return self._ends_for(stream, events)
+
+    def ends(self, stream: StreamInfo) -> dict[int, int]:
+        """Return the end of each segment, sealed ones included."""
+        wanted = select(SEGMENTS.c.segment, SEGMENTS.c.end_offset).where(SEGMENTS.c.stream_id == stream.id)
+        with self._home.read() as connection:
+            self._catalog.require(connection, stream)
+            return {row.segment: row.end_offset for row in connection.execute(wanted.order_by(SEGMENTS.c.segment))}
+
+    def read(self, stream: StreamInfo, segment: int, start: int, end: int) -> Iterator[Chunk]:
+        """Return the events of a segment from one offset to before another, as far as they are there."""
+        return joined(self._chunks(stream, segment, start, end))
+
+    def scale(self, stream: StreamInfo, change: Callable[[Layout], Layout]) -> StreamInfo:
+        """Seal segments and open those that take their place."""
+        return self._catalog.scale(stream, change)
+
+    def seal(self, stream: StreamInfo) -> StreamInfo:
+        """Let the stream take no more events."""
+        return self._catalog.seal(stream)
+
+    def add(self, stream: StreamInfo, transaction: str, part: int, events: Events) -> None:
+        """Keep events apart until their transaction is committed. A part that comes twice is kept once."""
+        table = TRANSACTION_BATCHES.c
+        with self._home.write() as connection:
+            self._catalog.require(connection, stream)
+            find_open(connection, stream, transaction, self._home.now(connection))
+            here = (*_of(TRANSACTION_BATCHES, stream, transaction), table.part == part)
+            if connection.execute(select(table.part).where(*here)).first() is None:
+                connection.execute(
+                    insert(TRANSACTION_BATCHES).values(
+                        stream_id=stream.id,
+                        transaction_id=transaction,
+                        part=part,
+                        events=len(events),
+                        points=events.points.tobytes(),
+                        body=events.batch.serialize().to_pybytes(),
+                    )
+                )
+
+    def commit(self, stream: StreamInfo, transaction: str) -> dict[int, int]:
+        """Put all events of a transaction into the stream, or none; return how far they fill the segments."""
+        schema = schema_of(stream)
+        parts_here = _of(TRANSACTION_BATCHES, stream, transaction)
+        here = _of(TRANSACTIONS, stream, transaction)
+
+        def write(connection: Connection, current: StreamInfo) -> dict[int, int]:
+            row = find(connection, stream, transaction, lock=True)
+            if row.position is not None:
+                return load_position(from_json(row.position))
+            rows = connection.execute(
+                select(TRANSACTION_BATCHES).where(*parts_here).order_by(TRANSACTION_BATCHES.c.part)
+            )
+            parts = [load_events(part, schema) for part in rows]
+            ends = _keep_parts(connection, current, row.writer, parts) if parts else {}
+            position = to_json(save_position(ends), "position")
+            connection.execute(update(TRANSACTIONS).where(*here).values(state="committed", position=position))
+            connection.execute(delete(TRANSACTION_BATCHES).where(*parts_here))
+            return ends
+
+        return self._routed(stream, write)
+
+    def abort(self, stream: StreamInfo, transaction: str) -> None:
+        """Forget the events of a transaction."""
+        with self._home.write() as connection:
+            connection.execute(delete(TRANSACTION_BATCHES).where(*_of(TRANSACTION_BATCHES, stream, transaction)))
+
+    def _routed(self, stream: StreamInfo, write: Callable[[Connection, StreamInfo], dict[int, int]]) -> dict[int, int]:
+        """Write by the layout that is known; if it turns out to be an old one, by the one that holds."""
+        current = self._catalog.newest_known(stream)
+
+        def transaction() -> dict[int, int]:
+            with self._home.write() as connection:
+                return write(connection, current)
+
+        while True:
+            try:
+                return until_done(transaction)
+            except SegmentGone:
+                current = self._catalog.refresh(stream)
+                check_not_sealed(current)
+
+    def _check_is_repeat(self, stream: StreamInfo, author: Author, first_number: int, after: int) -> None:
+        """Refuse events that are not the next ones of their writer, unless they are there already."""
+        with self._home.read() as connection:
+            self._catalog.require(connection, stream)
+            row = connection.execute(
+                select(WRITERS).where(WRITERS.c.stream_id == stream.id, WRITERS.c.writer == author.writer)
+            ).one_or_none()
+        if row is None:
+            raise UnknownWriter(
+                f"The writer {author.writer!r} is not known.",
+                rule="A writer is opened before it writes; one without an id is forgotten after a day of silence.",
+                remedy="Open it again.",
+                writer=author.writer,
+            )
+        check_instance(row, author)
+        if row.next_number != after:
+            raise Conflict(
+                f"The writer {author.writer!r} sent its events {first_number} to {after - 1}, "
+                f"and {row.next_number} is the next one.",
+                rule="A writer numbers its events without gaps.",
+                remedy="Use a writer from one thread, or open it again.",
+                writer=author.writer,
+                first=first_number,
+                next=row.next_number,
+            )
+
+    def _ends_for(self, stream: StreamInfo, events: Events) -> dict[int, int]:
+        """Return ends that surely lie behind events that were kept before, wherever that was."""
+        current = self._catalog.refresh(stream)
+        ends = self.ends(current)
+        return {segment: ends[segment] for segment, _ in events.split(current.layout)}
+
+    def _chunks(self, stream: StreamInfo, segment: int, start: int, end: int) -> Iterator[Chunk]:
+        schema = schema_of(stream)
+        while start < end:
+            # A page each, so that no transaction lasts as long as its reader thinks.
+            rows = self._page(stream, segment, start, end)
+            if not rows:
+                return
+            for row in rows:
+                chunk = load_chunk(row, segment, schema)
+                yield chunk if chunk.first >= start and chunk.end <= end else chunk.slice(start, end)
+            start = rows[-1].first_offset + rows[-1].events
+
+    def _page(self, stream: StreamInfo, segment: int, start: int, end: int) -> list[Any]:
+        page: list[Any] = []
+        size = 0
+        with self._home.read() as connection:
+            for row in connection.execute(_PAGE, {"s": stream.id, "g": segment, "start": start, "end": end}):
+                page.append(row)
+                size += len(row.body)
+                if size >= _PAGE_BYTES:
+                    break
+            if not page:
+                self._catalog.require(connection, stream)
+        return page
+
+
+def check_instance(row: Row[Any], author: Author) -> None:
+    """Refuse an author that is not the newest instance of its writer."""
+    if row.instance != author.instance:
+        raise WriterSuperseded(
+            f"Instance {author.instance} of the writer {author.writer!r} was superseded by instance {row.instance}.",
+            rule="A writer id is used by one writer at a time, the one opened last.",
+            remedy="Stop this one; to go on here, open the writer again.",
+            writer=author.writer,
+            instance=author.instance,
+            newest=row.instance,
+        )
+
+
+def _keep_parts(connection: Connection, stream: StreamInfo, writer: str, parts: list[Events]) -> dict[int, int]:
+    events = Events.join(parts)
+    here = (WRITERS.c.stream_id == stream.id, WRITERS.c.writer == writer)
+    numbers = update(WRITERS).where(*here).values(next_number=WRITERS.c.next_number + len(events))
+    after: int = connection.execute(numbers.returning(WRITERS.c.next_number)).scalar_one()
+    return keep(connection, stream, writer, after - len(events), events)
+
+
+def _of(table: Table, stream: StreamInfo, transaction: str) -> tuple[Any, Any]:
+    return table.c.stream_id == stream.id, table.c.transaction_id == transaction

@@ -1,0 +1,235 @@
+"""Writers: they put events into a stream in order, each once, and note how far their time has come."""
+
+import threading
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+from floodmark.errors import (
+    AutomaticTime,
+    FloodmarkError,
+    HomeBusy,
+    StreamDeleted,
+    WriterClosed,
+    WriterSuperseded,
+    WriterWithoutId,
+)
+from floodmark.streams._automatic import Ticker
+from floodmark.streams._backend import Backend
+from floodmark.streams._buffer import Buffer
+from floodmark.streams._catalog import StreamInfo
+from floodmark.streams._key_points import Key
+from floodmark.streams._positions import furthest
+from floodmark.streams._registry import ANONYMOUS, Opened
+from floodmark.streams._units import Time, micros_in, time_of
+from floodmark.streams._writers import MarkOutcome
+
+
+class Writer:
+    """Writes events to a stream. Get one from `Stream.writer`; one thread at a time uses it.
+
+    >>> with connect() as home:
+    ...     stream = home.create_stream("shop/tills")
+    ...     with stream.writer("till-3") as writer:
+    ...         writer.write({"paid": 7}, key="customer-7")
+    ...         writer.note_time(1_000).value
+    'accepted'
+
+    What was written is in the stream for certain once `flush` returns, and `note_time`, `mark_idle` and `close`
+    flush first. If a flush fails and it is not known whether the events arrived, flush again: none comes twice.
+    """
+
+    __slots__ = (
+        "_backend",
+        "_buffer",
+        "_failure",
+        "_is_closed",
+        "_lock",
+        "_next",
+        "_opened",
+        "_position",
+        "_stream",
+        "_ticker",
+    )
+
+    def __init__(self, backend: Backend, stream: StreamInfo, opened: Opened, interval: float | None = None) -> None:
+        """Use `Stream.writer`."""
+        self._backend = backend
+        self._stream = stream
+        self._opened = opened
+        self._buffer = Buffer(stream.settings.schema)
+        self._next = opened.next_number
+        self._position: dict[int, int] = {}
+        self._lock = threading.RLock()
+        self._is_closed = False
+        self._failure: FloodmarkError | None = None
+        self._ticker = None if interval is None else Ticker(interval, self._note_clock, f"floodmark time {self.id}")
+
+    @property
+    def id(self) -> str | None:
+        """Its id, by which it is known when it is started again; None if it was opened without one."""
+        writer = self._opened.author.writer
+        return None if writer.startswith(ANONYMOUS) else writer
+
+    @property
+    def instance(self) -> int:
+        """How often a writer was opened under this id; only the newest is heard."""
+        return self._opened.author.instance
+
+    @property
+    def events_written(self) -> int:
+        """How many events are in the stream from this id, those of earlier instances included."""
+        return self._next
+
+    @property
+    def watermarks(self) -> Mapping[str, int | None]:
+        """For each key what the watermark was when the writer was opened: its times must be above that to count."""
+        return self._opened.watermarks
+
+    def write(self, event: object, key: Key | None = None) -> None:
+        """Give it an event. Events of one key stay in order; those without a key are spread over the segments.
+
+        Without a schema an event is kept as JSON, or as it is if it is bytes or text; with one it is a dict of
+        column to value.
+        """
+        with self._lock:
+            self._check_open()
+            self._buffer.add(event, key)
+            if self._buffer.is_full:
+                self._flush()
+
+    def write_batch(self, data: Any, key: object = None) -> None:
+        """Give it many events at once: an Arrow table, or an iterable of events. It is taken whole or refused whole.
+
+        `key` is the column that has the keys, or a list with a key for each event.
+
+        >>> with connect() as home:
+        ...     stream = home.create_stream("shop/orders", schema="id BIGINT, customer STRING")
+        ...     with stream.writer() as writer:
+        ...         writer.write_batch([{"id": 1, "customer": "a"}, {"id": 2, "customer": "b"}], key="customer")
+        ...     stream.tail()
+        {0: 2}
+        """
+        with self._lock:
+            self._check_open()
+            self._buffer.add_batch(data, key)
+            if self._buffer.is_full:
+                self._flush()
+
+    def flush(self) -> None:
+        """Return when all events are in the stream."""
+        with self._lock:
+            self._check_open()
+            self._flush()
+
+    def note_time(self, time: Time, key: str | None = None) -> MarkOutcome:
+        """Say that all that is written from now on has at least this time, after flushing what was written before.
+
+        The outcome says whether the mark was taken; a time below that of the last mark is not.
+        """
+        with self._lock:
+            self._check_open()
+            self._check_may_note()
+            if self._ticker is not None:
+                raise AutomaticTime(
+                    f"The writer {self.id!r} notes the time by itself.",
+                    rule="A writer notes the clock's time, or what it is told, and not both.",
+                    remedy="Open it without automatic, or leave note_time out.",
+                    writer=self.id,
+                )
+            if key is not None and key not in self._stream.settings.keys:
+                self._stream = self._backend.catalog.refresh(self._stream)
+            settings = self._stream.settings
+            return self._note(settings.key(key), time_of(time, settings.unit))
+
+    def mark_idle(self) -> None:
+        """Say that nothing comes for now, so that nobody waits; the next mark ends it."""
+        with self._lock:
+            self._check_open()
+            self._check_may_note()
+            self._flush()
+            self._backend.registry.idle(self._stream, self._opened.author, self._position)
+            self._backend.wake()
+
+    def close(self) -> None:
+        """Flush, say that nothing comes any more, and end; to say so twice is no error."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            try:
+                self._flush()
+            finally:
+                self._say_closed()
+                if self._ticker is not None:
+                    self._ticker.stop()
+        if self._ticker is not None:
+            self._ticker.join()
+
+    def __enter__(self) -> "Writer":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _say_closed(self) -> None:
+        try:
+            self._backend.registry.close(self._stream, self._opened.author, self._position)
+        except (StreamDeleted, WriterSuperseded):
+            # Nobody waits for this one any more. If events were lost by that, to flush them has failed and said so.
+            return
+        if self.id is not None:
+            self._backend.wake()
+
+    def _flush(self) -> None:
+        while (events := self._buffer.next()) is not None:
+            ends = self._backend.log.append(self._stream, self._opened.author, self._next, events)
+            self._buffer.done()
+            self._next += len(events)
+            if self._position and not ends.keys() <= self._position.keys():
+                self._stream = self._backend.catalog.refresh(self._stream)
+                self._position = furthest(self._stream.layout, [self._position, ends])
+            else:
+                self._position.update(ends)
+
+    def _note(self, key: str, time: int) -> MarkOutcome:
+        self._flush()
+        outcome = self._backend.registry.note(self._stream, self._opened.author, key, time, self._position)
+        self._backend.wake()
+        return outcome
+
+    def _note_clock(self) -> None:
+        with self._lock:
+            if self._is_closed:
+                return
+            try:
+                now = micros_in(self._stream.settings.unit, self._backend.home.now())
+                for key in self._stream.settings.keys:
+                    self._note(key, now)
+            except HomeBusy:
+                raise
+            except FloodmarkError as failure:
+                self._failure = failure
+                raise
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise WriterClosed(
+                f"The writer {self.id!r} has been closed.",
+                rule="A writer is used between open and close.",
+                remedy="Open it again.",
+                writer=self.id,
+            )
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def _check_may_note(self) -> None:
+        if self.id is None:
+            raise WriterWithoutId(
+                "A writer without an id was to note the time.",
+                rule="Time is noted under an id, so that a writer that starts again goes on where it was.",
+                remedy="Open it as stream.writer('some id').",
+            )
