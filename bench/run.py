@@ -40,7 +40,8 @@ def report(figures: list[Figure]) -> str:
             "# Results",
             "",
             f"Floodmark {floodmark.__version__} on {machine}; {versions}.",
-            "Written by `make bench`. Each figure is the best of several rounds in one run, in time of one core.",
+            "Written by `make bench`. Most figures are the best of several rounds in one run; those of the tracker and "
+            "the coalescer in time of one core, the others by the clock.",
             "",
             "| what | measured | goal |",
             "|---|---|---|",
