@@ -1,6 +1,6 @@
 """Floodmark on Spark: sessions, and watermarks that Spark's own operators close on."""
 
-from floodmark.spark._durations import Duration
+from floodmark._durations import Duration
 from floodmark.spark._late_rows import late
 from floodmark.spark._marks import Operators, follow_marks
 from floodmark.spark._session import Setting, session

@@ -40,13 +40,13 @@ def observe(df: DataFrame, settings: WatermarkSettings, name: str, is_late: Colu
     They have columns more than before, for the caller to leave out where it selects columns anyway.
     """
     micros = F.unix_micros(column_of(settings.column))
-    is_future, observed = F.lit(False), list[Column]()
+    countable, observed = micros, list[Column]()
     # Each thing observed costs some ten nanoseconds a row, so nothing is that is not asked for.
     if settings.future is not None:
         is_future = micros > F.unix_micros(F.current_timestamp()) + settings.future
         observed.append(F.count(F.when(is_future, 1)).alias("future_rows"))
         observed.append(F.max(F.when(is_future, micros)).alias("newest_future"))
-    countable = F.when(~is_future, micros) if settings.future is not None else micros
+        countable = F.when(~is_future, micros)
     if not settings.per:
         observed.append(F.max(countable).alias("newest"))
         if is_late is not None:

@@ -21,7 +21,6 @@ _MOST_MANTISSA: Final = 1 << 53
 _ENTRY: Final = struct.Struct("<Qdx")
 # The header is one word, with a second for the count if there are several entries, and a third if it is an estimate.
 _ESTIMATED: Final = 3
-_COUNTED: Final = 2
 _IS_EMPTY: Final = 1 << 2
 _WORD: Final = 8
 

@@ -9,6 +9,7 @@ from uuid import uuid4
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from floodmark._durations import Duration, micros_of
 from floodmark.control import Home
 from floodmark.errors import InvalidOption
 from floodmark.spark._batch_statistics import observe
@@ -22,7 +23,6 @@ from floodmark.spark._columns import (
     require_streaming,
     timestamp_field,
 )
-from floodmark.spark._durations import Duration, micros_of
 from floodmark.spark._late import WATERMARK, is_late, or_fail, without_late_rows
 from floodmark.spark._listener import listener_of, observation_name
 from floodmark.spark._mark_source import FORMAT, MarkSource

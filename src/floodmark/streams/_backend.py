@@ -4,9 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from floodmark.control import Home
-from floodmark.streams._catalog import Catalog
-from floodmark.streams._log import StreamLog
-from floodmark.streams._registry import Registry
+from floodmark.errors import StreamDeleted, WriterSuperseded
+from floodmark.streams._catalog import Catalog, StreamInfo
+from floodmark.streams._log import Author, StreamLog
+from floodmark.streams._positions import Position
+from floodmark.streams._registry import ANONYMOUS, Registry
 from floodmark.streams._transactions import Transactions
 
 
@@ -20,3 +22,13 @@ class Backend:
     registry: Registry
     transactions: Transactions
     wake: Callable[[], None]
+
+    def say_closed(self, stream: StreamInfo, author: Author, position: Position) -> None:
+        """Take a writer's word that nothing comes any more, if there is still somebody to hear it."""
+        try:
+            self.registry.close(stream, author, position)
+        except (StreamDeleted, WriterSuperseded):
+            # Nobody waits for this one any more. If events were lost by that, to flush them has failed and said so.
+            return
+        if not author.writer.startswith(ANONYMOUS):
+            self.wake()

@@ -5,7 +5,7 @@ from types import TracebackType
 from typing import Any
 
 from floodmark._durations import Duration, micros_of
-from floodmark.errors import StreamDeleted, TransactionNotOpen, UnknownTransaction, WriterClosed, WriterSuperseded
+from floodmark.errors import TransactionNotOpen, UnknownTransaction, WriterClosed
 from floodmark.streams._backend import Backend
 from floodmark.streams._buffer import Buffer
 from floodmark.streams._catalog import StreamInfo
@@ -77,12 +77,7 @@ class TransactionalWriter:
                 transaction.abort()
             except (TransactionNotOpen, UnknownTransaction):
                 continue
-        try:
-            self._backend.registry.close(self._stream, self._opened.author, self._position)
-        except (StreamDeleted, WriterSuperseded):
-            # Nobody waits for this one any more.
-            return
-        self._backend.wake()
+        self._backend.say_closed(self._stream, self._opened.author, self._position)
 
     def __enter__(self) -> "TransactionalWriter":
         return self

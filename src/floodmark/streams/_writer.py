@@ -9,9 +9,7 @@ from floodmark.errors import (
     AutomaticTime,
     FloodmarkError,
     HomeBusy,
-    StreamDeleted,
     WriterClosed,
-    WriterSuperseded,
     WriterWithoutId,
 )
 from floodmark.streams._automatic import Ticker
@@ -160,7 +158,7 @@ class Writer:
             try:
                 self._flush()
             finally:
-                self._say_closed()
+                self._backend.say_closed(self._stream, self._opened.author, self._position)
                 if self._ticker is not None:
                     self._ticker.stop()
         if self._ticker is not None:
@@ -173,15 +171,6 @@ class Writer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _say_closed(self) -> None:
-        try:
-            self._backend.registry.close(self._stream, self._opened.author, self._position)
-        except (StreamDeleted, WriterSuperseded):
-            # Nobody waits for this one any more. If events were lost by that, to flush them has failed and said so.
-            return
-        if self.id is not None:
-            self._backend.wake()
 
     def _flush(self) -> None:
         while (events := self._buffer.next()) is not None:
