@@ -96,11 +96,11 @@ def _cycles(path: Path) -> Iterator[Figure]:
         _mark(home, wide, 10_000, now)
         targets = [(stream.info.id, "time") for stream in streams]
         start = time.perf_counter()
-        looked = look(home.home, home.backend.catalog, targets, leases)
+        looked = look(home.home, home.local.catalog, targets, leases)
         yield Figure("a cycle over 1,000 streams of 10 writers", time.perf_counter() - start, "s", at_most=2)
         assert all(one.is_stored for one in looked)
         start = time.perf_counter()
-        (one,) = look(home.home, home.backend.catalog, [(wide.info.id, "time")], leases)
+        (one,) = look(home.home, home.local.catalog, [(wide.info.id, "time")], leases)
         yield Figure("a watermark over 10,000 writers", (time.perf_counter() - start) * 1e3, "ms", at_most=500)
         assert one.is_stored
 

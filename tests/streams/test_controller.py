@@ -57,7 +57,7 @@ def test_a_controller_that_was_paused_cannot_write_what_it_decided(
     writer = stream.writer("w")
     paused.step()
     writer.note_time(100)
-    backend = home.backend
+    backend = home.local
     (known,) = read(backend.home, backend.catalog, [(stream.info.id, "time")])
     decision = known.decide(clock.now())
     stale = dict(paused._share.leases)
@@ -79,7 +79,7 @@ def test_two_leaders_at_once_cannot_fork_the_log(home: StreamHome, clock: Manual
     controller = Controller(home)
     controller.step()
     stream.writer("w").note_time(100)
-    backend, leases = home.backend, controller._share.leases
+    backend, leases = home.local, controller._share.leases
     target = (stream.info.id, "time")
     decided = [
         (known, known.decide(clock.now())) for _ in range(2) for known in read(backend.home, backend.catalog, [target])
@@ -96,7 +96,7 @@ def test_a_writer_that_registers_while_the_leader_computes_is_not_passed_over(
     controller = Controller(home)
     controller.step()
     stream.writer("w").note_time(100)
-    backend, target = home.backend, (stream.info.id, "time")
+    backend, target = home.local, (stream.info.id, "time")
     (known,) = read(backend.home, backend.catalog, [target])
     decision = known.decide(clock.now())
     assert stream.writer("late").watermarks == {"time": None}
@@ -111,7 +111,7 @@ def test_everything_a_writer_says_that_matters_raises_the_version(home: StreamHo
     writer = stream.writer("w")
 
     def version() -> int:
-        (known,) = read(home.home, home.backend.catalog, [(stream.info.id, "time")])
+        (known,) = read(home.home, home.local.catalog, [(stream.info.id, "time")])
         return known.writers_version
 
     if change != "first mark":
@@ -145,7 +145,7 @@ def test_a_record_that_its_writer_changed_since_stays_as_the_writer_left_it(
     clock.advance(4 * SECOND)
     a.note_time(20)
     clock.advance(2 * SECOND)
-    backend, target = home.backend, (stream.info.id, "time")
+    backend, target = home.local, (stream.info.id, "time")
     (known,) = read(backend.home, backend.catalog, [target])
     decision = known.decide(clock.now())
     assert [record.writer for record in decision.changes.timed_out] == ["slow"]
@@ -263,7 +263,7 @@ def test_nothing_is_done_twice_when_nothing_was_said(home: StreamHome, clock: Ma
     stream.writer("w").note_time(5)
     rounds(clock, controller)
     assert [controller.step() for _ in range(5)] == [[]] * 5
-    assert look(home.home, home.backend.catalog, [(stream.info.id, "time")], {}) == []
+    assert look(home.home, home.local.catalog, [(stream.info.id, "time")], {}) == []
 
 
 def test_who_lost_its_leases_without_knowing_finds_out_and_goes_on(home: StreamHome, clock: ManualClock) -> None:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from copy import copy
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -278,7 +278,9 @@ def lossy_writer(stream: Stream, *losses: str) -> Any:
     writer = stream.writer("w")
     log: Any = Lossy(writer._backend.log)
     log.losses = list(losses)
-    writer._backend = replace(writer._backend, log=log)
+    backend: Any = copy(writer._backend)
+    backend.log = log
+    writer._backend = backend
     return writer
 
 

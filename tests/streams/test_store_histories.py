@@ -114,7 +114,7 @@ class History:
             self.controllers[which].step()
             self.look_at_counted()
         elif kind == "compute":
-            backend, leases = self.homes[0].backend, dict(self.controllers[which]._share.leases)
+            backend, leases = self.homes[0].local, dict(self.controllers[which]._share.leases)
             if self.stream.info.bucket in leases:
                 (known,) = read(backend.home, backend.catalog, [(self.stream.info.id, "time")])
                 self.computed = (known, known.decide(self.clock.now())), leases

@@ -102,3 +102,15 @@ CHANGES: Final = Table(
     Column("topic", Text, primary_key=True),
     Column("number", BigInteger, nullable=False),
 )
+
+TOKENS: Final = Table(
+    "token",
+    METADATA,
+    Column("token_id", Text, primary_key=True),
+    Column("secret_hash", Text, nullable=False),
+    Column("label", Text, nullable=False),
+    Column("scopes", Text, nullable=False),
+    Column("prefixes", Text, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("expires_at", BigInteger),
+)

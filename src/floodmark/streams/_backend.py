@@ -1,34 +1,130 @@
-"""What writers, streams and controllers of one home share."""
+"""What streams, writers and readers need of a home, wherever it is: here, or behind a service."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
 
-from floodmark.control import Home
 from floodmark.errors import StreamDeleted, WriterSuperseded
-from floodmark.streams._catalog import Catalog, StreamInfo
+from floodmark.streams._catalog import StreamInfo
+from floodmark.streams._entries import MarkEntry
 from floodmark.streams._log import Author, StreamLog
+from floodmark.streams._marks_log import MarksIndex
 from floodmark.streams._positions import Position
-from floodmark.streams._registry import ANONYMOUS, Registry
-from floodmark.streams._transactions import Transactions
+from floodmark.streams._registry import ANONYMOUS, Opened
+from floodmark.streams._settings import StreamSettings
+from floodmark.streams._transaction_rows import TransactionState
+from floodmark.streams._transactions import CommitResult
+from floodmark.streams._why import WatermarkExplanation
+from floodmark.streams._writers import MarkOutcome
 
 
-@dataclass(frozen=True, slots=True)
-class Backend:
-    """The home, what is kept in it, and `wake`, which tells a controller in this process that a writer was heard."""
+class StreamCatalog(Protocol):
+    """The streams of a home; see `Catalog`."""
 
-    home: Home
-    catalog: Catalog
-    log: StreamLog
-    registry: Registry
-    transactions: Transactions
-    wake: Callable[[], None]
+    def create(self, name: str, settings: StreamSettings, segments: int = 1) -> StreamInfo:
+        """Make a stream under a name that no other has."""
 
-    def say_closed(self, stream: StreamInfo, author: Author, position: Position) -> None:
-        """Take a writer's word that nothing comes any more, if there is still somebody to hear it."""
-        try:
-            self.registry.close(stream, author, position)
-        except (StreamDeleted, WriterSuperseded):
-            # Nobody waits for this one any more. If events were lost by that, to flush them has failed and said so.
-            return
-        if not author.writer.startswith(ANONYMOUS):
-            self.wake()
+    def find(self, name: str) -> StreamInfo:
+        """Return the stream of a name, or refuse a name that none has."""
+
+    def all(self) -> list[StreamInfo]:
+        """Return all streams, by their names."""
+
+    def refresh(self, stream: StreamInfo) -> StreamInfo:
+        """Return what the stream is now."""
+
+    def newest_known(self, stream: StreamInfo) -> StreamInfo:
+        """Return the newest that this process has seen of the stream; others may have changed it since."""
+
+    def alter(self, stream: StreamInfo, changes: Mapping[str, Any]) -> StreamInfo:
+        """Change settings."""
+
+    def delete(self, stream: StreamInfo) -> None:
+        """Forget the stream, its events and its marks."""
+
+
+class WriterRegistry(Protocol):
+    """The writers of streams; see `Registry`."""
+
+    def open(self, stream: StreamInfo, writer: str | None, keys: Iterable[str]) -> Opened:
+        """Open a writer, new or known."""
+
+    def note(self, stream: StreamInfo, author: Author, key: str, time: int, position: Position) -> MarkOutcome:
+        """Take a mark, or say why not."""
+
+    def idle(self, stream: StreamInfo, author: Author, position: Position) -> None:
+        """Take a writer's word that nothing comes for now."""
+
+    def close(self, stream: StreamInfo, author: Author, position: Position) -> None:
+        """Take a writer's word that nothing comes any more."""
+
+
+class TransactionKeeper(Protocol):
+    """The transactions of streams; see `Transactions`."""
+
+    def begin(self, stream: StreamInfo, author: Author, timeout: int | None = None) -> str:
+        """Begin a transaction, and return its id."""
+
+    def state(self, stream: StreamInfo, transaction: str) -> TransactionState:
+        """Return where a transaction is."""
+
+    def request(self, stream: StreamInfo, transaction: str, key: str | None, time: int | None) -> None:
+        """Ask for a commit."""
+
+    def finish(self, stream: StreamInfo, transaction: str) -> CommitResult:
+        """Commit a transaction for which that was asked."""
+
+    def abort(self, stream: StreamInfo, transaction: str) -> None:
+        """Give a transaction up."""
+
+
+class MarksPages(MarksIndex, Protocol):
+    """The marks log of a stream and key; see `MarksTable`."""
+
+    def page(self, after: int, most: int) -> list[MarkEntry]:
+        """Return entries in their order, from behind a number on."""
+
+
+class Backend(Protocol):
+    """A home, as streams, writers and readers know it."""
+
+    @property
+    def catalog(self) -> StreamCatalog:
+        """The streams."""
+
+    @property
+    def log(self) -> StreamLog:
+        """Their events."""
+
+    @property
+    def registry(self) -> WriterRegistry:
+        """Their writers."""
+
+    @property
+    def transactions(self) -> TransactionKeeper:
+        """Their transactions."""
+
+    def marks(self, stream: StreamInfo, key: str) -> MarksPages:
+        """Return the marks log of a stream and key."""
+
+    def explain(self, stream: StreamInfo, key: str) -> WatermarkExplanation:
+        """Return why the watermark of a stream and key stands where it stands."""
+
+    def now(self) -> int:
+        """Return the time in microseconds since the epoch, by the one clock that all who use the home share."""
+
+    def wake(self) -> None:
+        """Tell a controller in this process, if there is one, that a writer was heard."""
+
+    def close(self) -> None:
+        """Let go of the home; to say so twice is no error."""
+
+
+def say_closed(backend: Backend, stream: StreamInfo, author: Author, position: Position) -> None:
+    """Take a writer's word that nothing comes any more, if there is still somebody to hear it."""
+    try:
+        backend.registry.close(stream, author, position)
+    except (StreamDeleted, WriterSuperseded):
+        # Nobody waits for this one any more. If events were lost by that, to flush them has failed and said so.
+        return
+    if not author.writer.startswith(ANONYMOUS):
+        backend.wake()

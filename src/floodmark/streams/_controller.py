@@ -13,9 +13,9 @@ from sqlalchemy import select
 from floodmark._durations import Duration, micros_of
 from floodmark.control import Home
 from floodmark.errors import FloodmarkError, HomeClosed, LeaseLost
-from floodmark.streams._backend import Backend
 from floodmark.streams._catalog import marks_topic
 from floodmark.streams._cycle import Looked, Target, look
+from floodmark.streams._local import LocalBackend
 from floodmark.streams._schema import KEYS
 from floodmark.streams._shares import Share
 
@@ -31,7 +31,7 @@ class HasBackend(Protocol):
     """A `StreamHome`."""
 
     @property
-    def backend(self) -> Backend:
+    def local(self) -> LocalBackend:
         """What a controller works on."""
 
 
@@ -64,7 +64,7 @@ class Controller:
 
     def __init__(self, home: HasBackend, *, name: str | None = None, ttl: Duration = "10 seconds") -> None:
         """Prepare one. `ttl` is how long the others wait for it when it is silent; it says its name in leases."""
-        self._backend = backend = home.backend
+        self._backend = backend = home.local
         unique = name or f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self._share = Share(backend.home, unique, micros_of(ttl, "ttl", least=60))
         self._seen: dict[str, int] = {}

@@ -137,6 +137,17 @@ TRANSACTION_BATCHES: Final = Table(
 )
 """Events of transactions that are not committed yet; `points` are where their keys lie."""
 
+GROUPS: Final = Table(
+    "reader_group",
+    METADATA,
+    Column("name", Text, primary_key=True),
+    Column("group_id", BigInteger, nullable=False),
+    Column("version", BigInteger, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+)
+"""`version` counts the changes of the state."""
+
 ALL_TABLES: Final = (
     STREAMS,
     SEGMENTS,
@@ -148,3 +159,4 @@ ALL_TABLES: Final = (
     TRANSACTIONS,
     TRANSACTION_BATCHES,
 )
+"""Those with rows of a stream, which go with it."""

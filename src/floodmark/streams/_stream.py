@@ -7,22 +7,20 @@ from typing import Any
 from floodmark._durations import Duration, micros_of
 from floodmark.errors import OffsetOutOfRange, StateError
 from floodmark.progress._int64 import check_int64
-from floodmark.streams._backend import Backend
+from floodmark.streams._backend import Backend, MarksPages
 from floodmark.streams._catalog import StreamInfo
-from floodmark.streams._cycle import read
 from floodmark.streams._entries import MarkEntry
 from floodmark.streams._layout import Layout
 from floodmark.streams._log import Chunk
 from floodmark.streams._log_rows import schema_of
 from floodmark.streams._marks_log import Found, cut_at, ending_at, starting_at, time_at
-from floodmark.streams._marks_table import MarksTable
 from floodmark.streams._positions import Position
 from floodmark.streams._segments import KeyRange
 from floodmark.streams._settings import StreamSettings
 from floodmark.streams._stream_names import check_writer_id
 from floodmark.streams._transactional_writer import TransactionalWriter
 from floodmark.streams._units import Time, time_of
-from floodmark.streams._why import WatermarkExplanation, explain_watermark
+from floodmark.streams._why import WatermarkExplanation
 from floodmark.streams._writer import Writer
 
 _POLL_SECONDS = 0.005
@@ -178,10 +176,10 @@ class Stream:
         """Return the entries of the marks log in their order, from behind the number `after` on."""
         return self.marks_index(key).page(check_int64(after, "after"), check_int64(most, "most"))
 
-    def marks_index(self, key: str | None = None) -> MarksTable:
+    def marks_index(self, key: str | None = None) -> MarksPages:
         """Return the marks log as what `cut_at`, `WindowReader` and their like look things up in."""
         info = self.info
-        return MarksTable(self._backend.home, info.id, info.settings.key(key))
+        return self._backend.marks(info, info.settings.key(key))
 
     def cut_at(self, time: Time, key: str | None = None) -> Found:
         """Return the place of a time: the newest watermark whose `lower` is not above it."""
@@ -222,12 +220,7 @@ class Stream:
     def why(self, key: str | None = None) -> WatermarkExplanation:
         """Return why the watermark stands where it stands: who holds it, until when, and who is not waited for."""
         info = self.info
-        name = info.settings.key(key)
-        (known,) = read(self._backend.home, self._backend.catalog, [(info.id, name)])
-        now = self._backend.home.now()
-        return explain_watermark(
-            info.name, name, known.records, known.last, info.settings.rules, layout=known.stream.layout, now=now
-        )
+        return self._backend.explain(info, info.settings.key(key))
 
     def _time(self, time: Time) -> int:
         return time_of(time, self._info.settings.unit)

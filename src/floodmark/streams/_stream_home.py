@@ -8,14 +8,12 @@ from typing import Any
 
 from floodmark._durations import Duration
 from floodmark.control import Home
+from floodmark.errors import HomeUnusable
 from floodmark.streams._backend import Backend
-from floodmark.streams._catalog import Catalog
 from floodmark.streams._controller import Controller
-from floodmark.streams._registry import Registry
+from floodmark.streams._local import LocalBackend
 from floodmark.streams._settings import TimeColumns, make_settings
 from floodmark.streams._stream import Stream
-from floodmark.streams._table_log import TableLog
-from floodmark.streams._transactions import Transactions
 
 
 def connect(
@@ -31,7 +29,7 @@ def connect(
     ...     [stream.name for stream in home.streams()]
     ['shop/orders']
     """
-    return StreamHome(Home.open(location, clock=clock), controller=controller)
+    return StreamHome(LocalBackend(Home.open(location, clock=clock)), controller=controller)
 
 
 class StreamHome:
@@ -39,26 +37,30 @@ class StreamHome:
 
     __slots__ = ("_backend", "_controller", "_lock", "_with_controller")
 
-    def __init__(self, home: Home, *, controller: bool = True) -> None:
+    def __init__(self, backend: Backend, *, controller: bool = True) -> None:
         """Use `connect`."""
-        catalog = Catalog(home)
-        log = TableLog(home, catalog)
-        registry = Registry(home, catalog)
-        transactions = Transactions(home, catalog, log, registry)
-        self._backend = Backend(home, catalog, log, registry, transactions, self._wake)
+        self._backend = backend
         self._with_controller = controller
+        if isinstance(backend, LocalBackend):
+            backend.on_wake = self._wake
         self._controller: Controller | None = None
         self._lock = threading.Lock()
 
     @property
-    def backend(self) -> Backend:
-        """What a `Controller` works on."""
+    def local(self) -> LocalBackend:
+        """What a `Controller` works on; a home behind a service has none."""
+        if not isinstance(self._backend, LocalBackend):
+            raise HomeUnusable(
+                f"{self._backend!r} is behind a service.",
+                rule="Its store is reached by the service alone.",
+                remedy="Ask where the service runs, or connect to the store itself.",
+            )
         return self._backend
 
     @property
     def home(self) -> Home:
-        """The home itself."""
-        return self._backend.home
+        """The home itself; one behind a service is not to be had."""
+        return self.local.home
 
     @property
     def controller(self) -> Controller | None:
@@ -117,7 +119,7 @@ class StreamHome:
             self._with_controller = False
         if controller is not None:
             controller.stop()
-        self._backend.home.close()
+        self._backend.close()
 
     def __enter__(self) -> "StreamHome":
         return self
@@ -128,7 +130,7 @@ class StreamHome:
         self.close()
 
     def __repr__(self) -> str:
-        return f"StreamHome({self._backend.home!r})"
+        return f"StreamHome({self._backend!r})"
 
     def _wake(self) -> None:
         """Tell the controller of this process that a writer was heard; the first one brings it into being."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from floodmark._durations import Duration, micros_of
 from floodmark.errors import TransactionNotOpen, UnknownTransaction, WriterClosed
-from floodmark.streams._backend import Backend
+from floodmark.streams._backend import Backend, say_closed
 from floodmark.streams._buffer import Buffer
 from floodmark.streams._catalog import StreamInfo
 from floodmark.streams._key_points import Key
@@ -77,7 +77,7 @@ class TransactionalWriter:
                 transaction.abort()
             except (TransactionNotOpen, UnknownTransaction):
                 continue
-        self._backend.say_closed(self._stream, self._opened.author, self._position)
+        say_closed(self._backend, self._stream, self._opened.author, self._position)
 
     def __enter__(self) -> "TransactionalWriter":
         return self

@@ -13,7 +13,7 @@ from floodmark.errors import (
     WriterWithoutId,
 )
 from floodmark.streams._automatic import Ticker
-from floodmark.streams._backend import Backend
+from floodmark.streams._backend import Backend, say_closed
 from floodmark.streams._buffer import Buffer
 from floodmark.streams._catalog import StreamInfo
 from floodmark.streams._key_points import Key
@@ -158,7 +158,7 @@ class Writer:
             try:
                 self._flush()
             finally:
-                self._backend.say_closed(self._stream, self._opened.author, self._position)
+                say_closed(self._backend, self._stream, self._opened.author, self._position)
                 if self._ticker is not None:
                     self._ticker.stop()
         if self._ticker is not None:
@@ -194,7 +194,7 @@ class Writer:
             if self._is_closed:
                 return
             try:
-                now = micros_in(self._stream.settings.unit, self._backend.home.now())
+                now = micros_in(self._stream.settings.unit, self._backend.now())
                 for key in self._stream.settings.keys:
                     self._note(key, now)
             except HomeBusy:

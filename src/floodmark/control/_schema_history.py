@@ -1,0 +1,281 @@
+"""The steps that led to the schema of a home. One that has been released is never changed."""
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """One step: its number, what it is about, and its statements, which SQLite and PostgreSQL both understand."""
+
+    number: int
+    about: str
+    statements: tuple[str, ...]
+
+
+MIGRATIONS: Final = (
+    Migration(
+        1,
+        "computed watermarks and the queries that use them",
+        (
+            """
+            CREATE TABLE watermark_incarnation (
+                incarnation TEXT NOT NULL PRIMARY KEY,
+                settings TEXT NOT NULL,
+                parent TEXT,
+                parent_seq BIGINT,
+                created_at BIGINT NOT NULL
+            )
+            """,
+            """
+            CREATE TABLE watermark_step (
+                incarnation TEXT NOT NULL REFERENCES watermark_incarnation (incarnation),
+                seq BIGINT NOT NULL,
+                watermark BIGINT,
+                snapshot TEXT NOT NULL,
+                at BIGINT NOT NULL,
+                PRIMARY KEY (incarnation, seq)
+            )
+            """,
+            """
+            CREATE TABLE watermark_observation (
+                incarnation TEXT NOT NULL REFERENCES watermark_incarnation (incarnation),
+                seq BIGINT NOT NULL,
+                batch_id BIGINT NOT NULL,
+                statistics TEXT NOT NULL,
+                at BIGINT NOT NULL,
+                PRIMARY KEY (incarnation, seq, batch_id)
+            )
+            """,
+            """
+            CREATE TABLE streaming_query (
+                query_id TEXT NOT NULL PRIMARY KEY,
+                run_id TEXT NOT NULL,
+                name TEXT,
+                batch_id BIGINT NOT NULL,
+                incarnations TEXT NOT NULL,
+                spark_watermark BIGINT,
+                state TEXT NOT NULL,
+                error TEXT,
+                warnings TEXT NOT NULL,
+                started_at BIGINT NOT NULL,
+                updated_at BIGINT NOT NULL
+            )
+            """,
+        ),
+    ),
+    Migration(
+        2,
+        "the watermark under which each batch judges its rows",
+        (
+            """
+            CREATE TABLE frame_place (
+                frame TEXT NOT NULL,
+                incarnation TEXT NOT NULL,
+                before BIGINT,
+                after BIGINT,
+                at BIGINT NOT NULL,
+                PRIMARY KEY (frame, incarnation)
+            )
+            """,
+            """
+            CREATE TABLE batch_watermark (
+                query_id TEXT NOT NULL,
+                frame TEXT NOT NULL,
+                column_name TEXT NOT NULL,
+                run_id TEXT NOT NULL,
+                batch_id BIGINT NOT NULL,
+                before BIGINT,
+                after BIGINT,
+                PRIMARY KEY (query_id, frame)
+            )
+            """,
+        ),
+    ),
+    Migration(
+        3,
+        "leases, members and counters of changes",
+        (
+            """
+            CREATE TABLE lease (
+                name TEXT NOT NULL PRIMARY KEY,
+                owner TEXT,
+                token BIGINT NOT NULL,
+                ttl BIGINT NOT NULL,
+                renewed_at BIGINT NOT NULL
+            )
+            """,
+            """
+            CREATE TABLE member (
+                name TEXT NOT NULL PRIMARY KEY,
+                instance TEXT NOT NULL,
+                ttl BIGINT NOT NULL,
+                joined_at BIGINT NOT NULL,
+                beat_at BIGINT NOT NULL
+            )
+            """,
+            """
+            CREATE TABLE change (
+                topic TEXT NOT NULL PRIMARY KEY,
+                number BIGINT NOT NULL
+            )
+            """,
+        ),
+    ),
+    Migration(
+        4,
+        "streams",
+        (
+            """
+            CREATE TABLE stream (
+                stream_id BIGINT NOT NULL PRIMARY KEY,
+                name TEXT NOT NULL UNIQUE,
+                bucket BIGINT NOT NULL,
+                state TEXT NOT NULL,
+                settings TEXT NOT NULL,
+                layout TEXT NOT NULL,
+                version BIGINT NOT NULL,
+                created_at BIGINT NOT NULL
+            )
+            """,
+            """
+            CREATE TABLE stream_segment (
+                stream_id BIGINT NOT NULL,
+                segment BIGINT NOT NULL,
+                end_offset BIGINT NOT NULL,
+                sealed BIGINT NOT NULL,
+                PRIMARY KEY (stream_id, segment)
+            )
+            """,
+            """
+            CREATE TABLE stream_batch (
+                stream_id BIGINT NOT NULL,
+                segment BIGINT NOT NULL,
+                first_offset BIGINT NOT NULL,
+                events BIGINT NOT NULL,
+                writer TEXT NOT NULL,
+                first_number BIGINT NOT NULL,
+                body BLOB NOT NULL,
+                PRIMARY KEY (stream_id, segment, first_offset)
+            )
+            """,
+            """
+            CREATE TABLE stream_writer (
+                stream_id BIGINT NOT NULL,
+                writer TEXT NOT NULL,
+                instance BIGINT NOT NULL,
+                next_number BIGINT NOT NULL,
+                is_named BIGINT NOT NULL,
+                touched_at BIGINT NOT NULL,
+                PRIMARY KEY (stream_id, writer)
+            )
+            """,
+            """
+            CREATE TABLE stream_key (
+                stream_id BIGINT NOT NULL,
+                time_key TEXT NOT NULL,
+                bucket BIGINT NOT NULL,
+                writers_version BIGINT NOT NULL,
+                last_seq BIGINT NOT NULL,
+                last_lower BIGINT,
+                changed BIGINT NOT NULL,
+                PRIMARY KEY (stream_id, time_key)
+            )
+            """,
+            "CREATE INDEX stream_key_bucket ON stream_key (bucket)",
+            """
+            CREATE TABLE stream_mark (
+                stream_id BIGINT NOT NULL,
+                time_key TEXT NOT NULL,
+                writer TEXT NOT NULL,
+                state TEXT NOT NULL,
+                heard_at BIGINT NOT NULL,
+                time BIGINT,
+                position TEXT NOT NULL,
+                marked_since BIGINT,
+                ahead_since BIGINT,
+                set_aside BIGINT NOT NULL,
+                version BIGINT NOT NULL,
+                PRIMARY KEY (stream_id, time_key, writer)
+            )
+            """,
+            """
+            CREATE TABLE stream_entry (
+                stream_id BIGINT NOT NULL,
+                time_key TEXT NOT NULL,
+                seq BIGINT NOT NULL,
+                kind TEXT NOT NULL,
+                lower BIGINT,
+                upper BIGINT,
+                writers TEXT NOT NULL,
+                cut TEXT NOT NULL,
+                at BIGINT NOT NULL,
+                PRIMARY KEY (stream_id, time_key, seq)
+            )
+            """,
+            "CREATE INDEX stream_entry_lower ON stream_entry (stream_id, time_key, kind, lower, seq)",
+            "CREATE INDEX stream_entry_upper ON stream_entry (stream_id, time_key, kind, upper, seq)",
+            """
+            CREATE TABLE stream_transaction (
+                stream_id BIGINT NOT NULL,
+                transaction_id TEXT NOT NULL,
+                writer TEXT NOT NULL,
+                instance BIGINT NOT NULL,
+                state TEXT NOT NULL,
+                reason TEXT,
+                expires_at BIGINT NOT NULL,
+                request BIGINT,
+                time_key TEXT,
+                time BIGINT,
+                position TEXT,
+                outcome TEXT,
+                PRIMARY KEY (stream_id, transaction_id)
+            )
+            """,
+            "CREATE INDEX stream_transaction_writer ON stream_transaction (stream_id, writer, request)",
+            """
+            CREATE TABLE stream_transaction_batch (
+                stream_id BIGINT NOT NULL,
+                transaction_id TEXT NOT NULL,
+                part BIGINT NOT NULL,
+                events BIGINT NOT NULL,
+                points BLOB NOT NULL,
+                body BLOB NOT NULL,
+                PRIMARY KEY (stream_id, transaction_id, part)
+            )
+            """,
+        ),
+    ),
+    Migration(
+        5,
+        "reader groups",
+        (
+            """
+            CREATE TABLE reader_group (
+                name TEXT NOT NULL PRIMARY KEY,
+                group_id BIGINT NOT NULL,
+                version BIGINT NOT NULL,
+                state TEXT NOT NULL,
+                created_at BIGINT NOT NULL
+            )
+            """,
+        ),
+    ),
+    Migration(
+        6,
+        "tokens of the service",
+        (
+            """
+            CREATE TABLE token (
+                token_id TEXT NOT NULL PRIMARY KEY,
+                secret_hash TEXT NOT NULL,
+                label TEXT NOT NULL,
+                scopes TEXT NOT NULL,
+                prefixes TEXT NOT NULL,
+                created_at BIGINT NOT NULL,
+                expires_at BIGINT
+            )
+            """,
+        ),
+    ),
+)
