@@ -21,6 +21,7 @@ FILE_NAME: Final = "home.db"
 BUSY_SECONDS: Final = 10.0
 """How long a transaction waits for another process before it gives up."""
 
+_LOOK_SECONDS: Final = 0.001
 _WRITES: Final = "floodmark_writes"
 _BUSY: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _UNUSABLE: Final = (
@@ -146,8 +147,29 @@ def _begin(connection: Connection) -> None:
     writes = connection.get_execution_options().get(_WRITES, False)
     # A write in a transaction that is rolled back at its end, as those that read are, would be lost in silence.
     connection.exec_driver_sql(f"PRAGMA query_only = {'OFF' if writes else 'ON'}")
-    # A deferred transaction that reads and then writes fails at once if another wrote in between.
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+    if writes:
+        _begin_to_write(connection)
+    else:
+        connection.exec_driver_sql("BEGIN")
+
+
+def _begin_to_write(connection: Connection) -> None:
+    """Begin when nobody else writes. A deferred transaction would fail at once if another wrote before it does."""
+    raw: Any = connection.connection.driver_connection
+    give_up = monotonic() + BUSY_SECONDS
+    # Left to itself, SQLite looks less and less often: beside a busy writer others then wait for half a second.
+    raw.execute("PRAGMA busy_timeout = 0")
+    try:
+        while True:
+            try:
+                raw.execute("BEGIN IMMEDIATE")
+                return
+            except sqlite3.OperationalError as error:
+                if _primary_code(error) not in _BUSY or monotonic() > give_up:
+                    raise
+                sleep(_LOOK_SECONDS)
+    finally:
+        raw.execute(f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}")
 
 
 def _use_wal(cursor: Any, shown: str) -> None:
