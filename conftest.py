@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+import floodmark.bindings
 import floodmark.control
 import floodmark.errors
 import floodmark.progress
@@ -19,7 +20,7 @@ pytest_plugins = ["homes"]
 
 @pytest.fixture(autouse=True)
 def _names_of_examples(doctest_namespace: dict[str, Any]) -> None:
-    for module in (floodmark.progress, floodmark.errors, floodmark.control, floodmark.streams):
+    for module in (floodmark.progress, floodmark.errors, floodmark.control, floodmark.streams, floodmark.bindings):
         doctest_namespace.update({name: getattr(module, name) for name in module.__all__})
 
 

@@ -13,6 +13,7 @@ from floodmark.streams import Controller, EntryKind, Stream, StreamHome
 from floodmark.streams._catalog import BUCKETS
 from floodmark.streams._cycle import look, read, store
 from floodmark.testing import ManualClock
+from stream_fixtures import STORES
 
 SECOND = 1_000_000
 
@@ -50,14 +51,14 @@ def test_controllers_share_the_buckets_evenly_as_they_come_go_and_die(
 
 
 def test_a_controller_that_was_paused_cannot_write_what_it_decided(
-    home: StreamHome, clock: ManualClock, new_home: Callable[[], StreamHome]
+    home: StreamHome, local: StreamHome, clock: ManualClock, new_home: Callable[[], StreamHome]
 ) -> None:
     stream = home.create_stream("s")
     paused, other = Controller(new_home(), name="paused"), Controller(new_home(), name="other")
     writer = stream.writer("w")
     paused.step()
     writer.note_time(100)
-    backend = home.local
+    backend = local.local
     (known,) = read(backend.home, backend.catalog, [(stream.info.id, "time")])
     decision = known.decide(clock.now())
     stale = dict(paused._share.leases)
@@ -74,12 +75,12 @@ def test_a_controller_that_was_paused_cannot_write_what_it_decided(
     assert len(paused.buckets | other.buckets) == BUCKETS
 
 
-def test_two_leaders_at_once_cannot_fork_the_log(home: StreamHome, clock: ManualClock) -> None:
+def test_two_leaders_at_once_cannot_fork_the_log(home: StreamHome, local: StreamHome, clock: ManualClock) -> None:
     stream = home.create_stream("s")
-    controller = Controller(home)
+    controller = Controller(local)
     controller.step()
     stream.writer("w").note_time(100)
-    backend, leases = home.local, controller._share.leases
+    backend, leases = local.local, controller._share.leases
     target = (stream.info.id, "time")
     decided = [
         (known, known.decide(clock.now())) for _ in range(2) for known in read(backend.home, backend.catalog, [target])
@@ -89,14 +90,14 @@ def test_two_leaders_at_once_cannot_fork_the_log(home: StreamHome, clock: Manual
 
 
 def test_a_writer_that_registers_while_the_leader_computes_is_not_passed_over(
-    home: StreamHome, clock: ManualClock
+    home: StreamHome, local: StreamHome, clock: ManualClock
 ) -> None:
     """S6: what is appended is conditional on the version of the writers, too."""
     stream = home.create_stream("s")
-    controller = Controller(home)
+    controller = Controller(local)
     controller.step()
     stream.writer("w").note_time(100)
-    backend, target = home.local, (stream.info.id, "time")
+    backend, target = local.local, (stream.info.id, "time")
     (known,) = read(backend.home, backend.catalog, [target])
     decision = known.decide(clock.now())
     assert stream.writer("late").watermarks == {"time": None}
@@ -106,12 +107,14 @@ def test_a_writer_that_registers_while_the_leader_computes_is_not_passed_over(
 
 
 @pytest.mark.parametrize("change", ["first mark", "revived", "idle", "closed"])
-def test_everything_a_writer_says_that_matters_raises_the_version(home: StreamHome, change: str) -> None:
+def test_everything_a_writer_says_that_matters_raises_the_version(
+    home: StreamHome, local: StreamHome, change: str
+) -> None:
     stream = home.create_stream("s")
     writer = stream.writer("w")
 
     def version() -> int:
-        (known,) = read(home.home, home.local.catalog, [(stream.info.id, "time")])
+        (known,) = read(local.home, local.local.catalog, [(stream.info.id, "time")])
         return known.writers_version
 
     if change != "first mark":
@@ -134,10 +137,10 @@ def test_everything_a_writer_says_that_matters_raises_the_version(home: StreamHo
 
 
 def test_a_record_that_its_writer_changed_since_stays_as_the_writer_left_it(
-    home: StreamHome, clock: ManualClock
+    home: StreamHome, local: StreamHome, clock: ManualClock
 ) -> None:
     stream = home.create_stream("s", writer_timeout="5 seconds")
-    controller = Controller(home)
+    controller = Controller(local)
     a, slow = stream.writer("a"), stream.writer("slow")
     a.note_time(10)
     slow.note_time(10)
@@ -145,7 +148,7 @@ def test_a_record_that_its_writer_changed_since_stays_as_the_writer_left_it(
     clock.advance(4 * SECOND)
     a.note_time(20)
     clock.advance(2 * SECOND)
-    backend, target = home.local, (stream.info.id, "time")
+    backend, target = local.local, (stream.info.id, "time")
     (known,) = read(backend.home, backend.catalog, [target])
     decision = known.decide(clock.now())
     assert [record.writer for record in decision.changes.timed_out] == ["slow"]
@@ -197,9 +200,11 @@ def test_a_bucket_that_comes_back_is_looked_at_anew(
     assert lowers(stream) == [100]
 
 
-def test_the_first_watermark_waits_and_those_after_it_keep_their_distance(home: StreamHome, clock: ManualClock) -> None:
+def test_the_first_watermark_waits_and_those_after_it_keep_their_distance(
+    home: StreamHome, local: StreamHome, clock: ManualClock
+) -> None:
     stream = home.create_stream("s", first_mark_delay="3 seconds", rate_floor="2 seconds")
-    controller = Controller(home)
+    controller = Controller(local)
     writer = stream.writer("w")
     written = []
     for second in range(10):
@@ -211,9 +216,9 @@ def test_the_first_watermark_waits_and_those_after_it_keep_their_distance(home: 
     assert written == [[], [], [], [4], [4], [6], [6], [8], [8], [10]]
 
 
-def test_altered_settings_are_taken_up(home: StreamHome, clock: ManualClock) -> None:
+def test_altered_settings_are_taken_up(home: StreamHome, local: StreamHome, clock: ManualClock) -> None:
     stream = home.create_stream("s", writer_timeout="1 hour")
-    controller = Controller(home)
+    controller = Controller(local)
     writer = stream.writer("w")
     stream.writer("silent")
     clock.advance(5 * SECOND)
@@ -225,9 +230,9 @@ def test_altered_settings_are_taken_up(home: StreamHome, clock: ManualClock) -> 
     assert lowers(stream) == [5]
 
 
-def test_old_entries_are_dropped_and_the_newest_never(home: StreamHome, clock: ManualClock) -> None:
+def test_old_entries_are_dropped_and_the_newest_never(home: StreamHome, local: StreamHome, clock: ManualClock) -> None:
     stream = home.create_stream("s", marks_retention="10 seconds", writer_timeout="1 day")
-    controller = Controller(home)
+    controller = Controller(local)
     writer = stream.writer("w")
     for number in range(1, 31):
         writer.note_time(number)
@@ -242,9 +247,9 @@ def test_old_entries_are_dropped_and_the_newest_never(home: StreamHome, clock: M
     assert stream.time_at(stream.tail()).entry == stream.marks()[-1]
 
 
-def test_a_deleted_stream_is_worked_on_no_more(home: StreamHome, clock: ManualClock) -> None:
+def test_a_deleted_stream_is_worked_on_no_more(home: StreamHome, local: StreamHome, clock: ManualClock) -> None:
     stream = home.create_stream("s")
-    controller = Controller(home)
+    controller = Controller(local)
     stream.writer("w").note_time(5)
     rounds(clock, controller)
     stream.delete()
@@ -257,21 +262,23 @@ def test_a_deleted_stream_is_worked_on_no_more(home: StreamHome, clock: ManualCl
     assert lowers(again) == [3]
 
 
-def test_nothing_is_done_twice_when_nothing_was_said(home: StreamHome, clock: ManualClock) -> None:
+def test_nothing_is_done_twice_when_nothing_was_said(home: StreamHome, local: StreamHome, clock: ManualClock) -> None:
     stream = home.create_stream("s")
-    controller = Controller(home)
+    controller = Controller(local)
     stream.writer("w").note_time(5)
     rounds(clock, controller)
     assert [controller.step() for _ in range(5)] == [[]] * 5
-    assert look(home.home, home.local.catalog, [(stream.info.id, "time")], {}) == []
+    assert look(local.home, local.local.catalog, [(stream.info.id, "time")], {}) == []
 
 
-def test_who_lost_its_leases_without_knowing_finds_out_and_goes_on(home: StreamHome, clock: ManualClock) -> None:
+def test_who_lost_its_leases_without_knowing_finds_out_and_goes_on(
+    home: StreamHome, local: StreamHome, clock: ManualClock
+) -> None:
     stream = home.create_stream("s")
-    controller = Controller(home)
+    controller = Controller(local)
     writer = stream.writer("w")
     controller.step()
-    with home.home.write() as connection:
+    with local.home.write() as connection:
         connection.execute(update(LEASES).values(token=LEASES.c.token + 1))
     writer.note_time(5)
     rounds(clock, controller)
@@ -283,12 +290,19 @@ def test_who_lost_its_leases_without_knowing_finds_out_and_goes_on(home: StreamH
 # -- under the real clock
 
 
-def test_a_mark_releases_the_watermark_at_once_in_the_same_process(live: StreamHome) -> None:
+@pytest.mark.parametrize("kind", STORES, indirect=True)
+def test_the_first_writer_with_an_id_brings_a_controller(live: StreamHome) -> None:
     stream = live.create_stream("s")
     assert live.controller is None
     with stream.writer() as nameless:
         nameless.write(1)
     assert live.controller is None, "only a writer with an id needs one"
+    with stream.writer("w"):
+        assert live.controller is not None
+
+
+def test_a_mark_releases_the_watermark_at_once(live: StreamHome) -> None:
+    stream = live.create_stream("s")
     with stream.writer("w") as writer:
         writer.note_time(1)
         stream.await_mark(1)
@@ -299,14 +313,13 @@ def test_a_mark_releases_the_watermark_at_once_in_the_same_process(live: StreamH
             assert stream.await_mark(number).lower == number
             waits.append(time.monotonic() - start)
     assert sorted(waits)[5] < 0.25
-    assert live.controller is not None
 
 
-def test_a_mark_of_another_process_is_found_by_polling(live: StreamHome, location: str) -> None:
+def test_a_mark_of_another_process_is_found_by_polling(live: StreamHome, store: str) -> None:
     from floodmark.streams import connect
 
     stream = live.create_stream("s")
-    with stream.writer("own") as own, connect(location, controller=False) as other:
+    with stream.writer("own") as own, connect(store, controller=False) as other:
         far = other.stream("s").writer("far")
         own.note_time(5)
         far.note_time(3)
@@ -330,6 +343,7 @@ def test_without_a_controller_nothing_moves_and_why_says_so(home: StreamHome) ->
         stream.await_mark(5, timeout="10 milliseconds")
 
 
+@pytest.mark.parametrize("kind", STORES, indirect=True)
 def test_closing_a_home_gives_up_its_buckets(location: str) -> None:
     from floodmark.streams import connect
 

@@ -167,7 +167,7 @@ def test_what_was_opened_on_a_deleted_stream_says_so_and_stores_nothing(home: St
     other.close()
 
 
-def test_after_a_deletion_nothing_is_left(home: StreamHome) -> None:
+def test_after_a_deletion_nothing_is_left(home: StreamHome, local: StreamHome) -> None:
     from floodmark.streams._schema import ALL_TABLES
 
     stream = home.create_stream("orders")
@@ -178,5 +178,5 @@ def test_after_a_deletion_nothing_is_left(home: StreamHome) -> None:
     transaction.write("y")
     transaction.flush()
     stream.delete()
-    with home.home.read() as connection:
+    with local.home.read() as connection:
         assert [connection.execute(table.select()).all() for table in ALL_TABLES] == [[] for _ in ALL_TABLES]

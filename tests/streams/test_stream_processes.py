@@ -1,7 +1,10 @@
 """Streams that several processes use at once, some of which are killed."""
 
+import pytest
+
 from floodmark.streams import EntryKind, MarkOutcome, StreamHome, connect
 from reading import everything
+from stream_fixtures import STORES
 from stream_processes import (
     CONTEXT,
     KEYS,
@@ -30,11 +33,11 @@ def check_order(found: list[list[object]], events: dict[str, int]) -> None:
             assert numbers == sorted(numbers)  # type: ignore[type-var]
 
 
-def test_when_a_controller_is_killed_another_goes_on_and_the_log_does_not_fork(location: str) -> None:
+def test_when_a_controller_is_killed_another_goes_on_and_the_log_does_not_fork(location: str, store: str) -> None:
     with connect(location, controller=False) as home:
         stream = home.create_stream("s", rate_floor="1 millisecond", writer_timeout="1 minute")
         up = [CONTEXT.Event(), CONTEXT.Event()]
-        controllers = [start(control, location, f"c{number}", up[number]) for number in range(2)]
+        controllers = [start(control, store, f"c{number}", up[number]) for number in range(2)]
         assert all(event.wait(30) for event in up)
         writers = [stream.writer(name) for name in ("a", "b")]
         for number in range(1, 31):
@@ -46,7 +49,7 @@ def test_when_a_controller_is_killed_another_goes_on_and_the_log_does_not_fork(l
         stream.await_mark(30, timeout="20 seconds")
         kill(controllers[1])
         up.append(CONTEXT.Event())
-        last = start(control, location, "c2", up[2])
+        last = start(control, store, "c2", up[2])
         for writer in writers:
             writer.note_time(31)
         stream.await_mark(31, timeout="20 seconds")
@@ -94,11 +97,11 @@ def test_a_writer_that_is_killed_again_and_again_writes_each_event_once(location
         check_order(everything(stream), {"w": written + 20})
 
 
-def test_a_writer_killed_between_flush_and_mark_has_its_events_and_no_mark(live: StreamHome, location: str) -> None:
+def test_a_writer_killed_between_flush_and_mark_has_its_events_and_no_mark(live: StreamHome, live_at: str) -> None:
     stream = live.create_stream("s", writer_timeout="300 milliseconds")
     other = stream.writer("other")
     has_flushed = CONTEXT.Event()
-    writer = start(flush_and_hang, location, has_flushed)
+    writer = start(flush_and_hang, live_at, has_flushed)
     assert has_flushed.wait(30)
     kill(writer)
     other.note_time(50)
@@ -112,6 +115,7 @@ def test_a_writer_killed_between_flush_and_mark_has_its_events_and_no_mark(live:
     assert (entry.lower, "w" in entry.writers) == (100, True)
 
 
+@pytest.mark.parametrize("kind", STORES, indirect=True)
 def test_a_commit_whose_process_was_killed_before_its_mark_gets_the_mark(live: StreamHome, location: str) -> None:
     stream = live.create_stream("s")
     has_committed = CONTEXT.Event()

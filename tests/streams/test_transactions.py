@@ -179,13 +179,13 @@ def test_a_controller_finishes_what_was_asked_for(home: StreamHome, new_home: Ca
 
 
 def test_a_commit_without_its_mark_is_repaired_at_its_own_position(
-    home: StreamHome, new_home: Callable[[], StreamHome]
+    home: StreamHome, local: StreamHome, new_home: Callable[[], StreamHome]
 ) -> None:
     stream = home.create_stream("s")
     transaction = filled(stream.transactional_writer("w"), range(3))
     transaction.request_commit(time=7)
-    stream._backend.log.commit(stream.info, transaction.id)
-    stream._backend.log.commit(stream.info, transaction.id)
+    local.local.log.commit(stream.info, transaction.id)
+    local.local.log.commit(stream.info, transaction.id)
     with stream.writer() as other:
         other.write("behind")
     Controller(new_home()).step()

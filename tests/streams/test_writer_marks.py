@@ -15,8 +15,8 @@ SECOND = 1_000_000
 
 
 @pytest.fixture
-def controller(home: StreamHome) -> Controller:
-    return Controller(home)
+def controller(local: StreamHome) -> Controller:
+    return Controller(local)
 
 
 def lowers(stream: Any, key: str | None = None) -> list[int | None]:

@@ -8,6 +8,7 @@
 | `WatermarkSteps` | watermarks that are computed for streaming queries, step by step |
 | `BatchWatermarks` | under which watermark the batches of such a query judge their rows |
 | `Queries` | what is known of each streaming query |
+| `Tokens` | who may do what, when the home is reached through a service |
 
 Every change is conditional on what it was built on; who comes second gets a `Conflict` and reads again. Times are
 microseconds since the epoch: an argument, or, where processes must agree on them, the store's.
@@ -21,11 +22,13 @@ from floodmark.control._leases import LEASES_TOPIC, Lease, Leases
 from floodmark.control._members import MEMBERS_TOPIC, Member, Members
 from floodmark.control._queries import Queries
 from floodmark.control._query_record import QueryRecord, QueryState
+from floodmark.control._tokens import TOKENS_TOPIC, Scope, Token, Tokens
 from floodmark.control._watermark_steps import Incarnation, Observation, Step, WatermarkSteps
 
 __all__ = [
     "LEASES_TOPIC",
     "MEMBERS_TOPIC",
+    "TOKENS_TOPIC",
     "BatchOf",
     "BatchWatermarks",
     "Home",
@@ -39,7 +42,10 @@ __all__ = [
     "Queries",
     "QueryRecord",
     "QueryState",
+    "Scope",
     "Step",
+    "Token",
+    "Tokens",
     "WatermarkSteps",
     "bump",
 ]

@@ -278,4 +278,66 @@ MIGRATIONS: Final = (
             """,
         ),
     ),
+    Migration(
+        7,
+        "timestamp bindings",
+        (
+            """
+            CREATE TABLE binding_source (
+                source_id BIGINT NOT NULL PRIMARY KEY,
+                source TEXT NOT NULL UNIQUE,
+                kind TEXT NOT NULL,
+                identity TEXT NOT NULL,
+                tick BIGINT NOT NULL,
+                compaction_window BIGINT,
+                release_after BIGINT,
+                origin BIGINT NOT NULL,
+                since BIGINT NOT NULL,
+                upper BIGINT NOT NULL,
+                minted_at BIGINT,
+                created_at BIGINT NOT NULL
+            )
+            """,
+            """
+            CREATE TABLE binding_pair (
+                source_id BIGINT NOT NULL,
+                ts BIGINT NOT NULL,
+                part BIGINT NOT NULL,
+                end_offset BIGINT NOT NULL,
+                PRIMARY KEY (source_id, ts, part)
+            )
+            """,
+            """
+            CREATE TABLE binding_watermark (
+                source_id BIGINT NOT NULL,
+                ts BIGINT NOT NULL,
+                time_key TEXT NOT NULL,
+                watermark BIGINT NOT NULL,
+                PRIMARY KEY (source_id, ts, time_key)
+            )
+            """,
+            """
+            CREATE TABLE binding_hold (
+                source_id BIGINT NOT NULL,
+                holder TEXT NOT NULL,
+                kind TEXT NOT NULL,
+                ts BIGINT NOT NULL,
+                taken_at BIGINT NOT NULL,
+                moved_at BIGINT NOT NULL,
+                heard_at BIGINT NOT NULL,
+                PRIMARY KEY (source_id, holder)
+            )
+            """,
+            """
+            CREATE TABLE binding_alignment (
+                alignment TEXT NOT NULL,
+                member TEXT NOT NULL,
+                watermark BIGINT,
+                is_caught_up BIGINT NOT NULL,
+                heard_at BIGINT NOT NULL,
+                PRIMARY KEY (alignment, member)
+            )
+            """,
+        ),
+    ),
 )

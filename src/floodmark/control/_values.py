@@ -74,4 +74,6 @@ def storable(text: str) -> str:
 
 def _can_be_stored(text: str) -> bool:
     # PostgreSQL keeps no NUL, and nobody keeps half of a surrogate pair.
+    if text.isascii():
+        return "\0" not in text
     return not any(character == "\0" or "\ud800" <= character <= "\udfff" for character in text)

@@ -31,3 +31,9 @@ class NoLateRows(UnknownName):
     """A query does not keep late rows apart, or on several columns."""
 
     code = "no-late-rows"
+
+
+class HomeOutOfReach(StateError):
+    """A task of Spark cannot see the home that it should read."""
+
+    code = "home-out-of-reach"

@@ -7,6 +7,7 @@
 | `StreamHome`, `Stream` | create, find, scale, seal and delete streams; look up times and places; say why |
 | `Writer` | puts events into a stream in order, each once, and notes time |
 | `TransactionalWriter` | the same, all events of a transaction or none |
+| `ReaderGroup`, `Reader` | share the segments of streams among readers, with one window in time, and checkpoints |
 | `Controller` | brings watermarks forward; any number of them share the streams of a home |
 | `StreamLog` | what a log must do to hold the events; the embedded one keeps them in the home |
 
@@ -66,10 +67,17 @@ from floodmark.streams._why import WatermarkExplanation, WriterView, explain_wat
 from floodmark.streams._windows import TimeWindow, WindowReader
 from floodmark.streams._writer import Writer
 from floodmark.streams._writers import Mark, MarkOutcome, Noted, WriterRecord, WriterState, find_writer
+from floodmark.streams.readers._cut_values import Checkpoint, GroupCut, StreamCut
+from floodmark.streams.readers._explanation import GroupExplanation, SegmentView
+from floodmark.streams.readers._group import CheckpointRequest, ReaderGroup
+from floodmark.streams.readers._reader import ReadBatch, Reader
+from floodmark.streams.readers._state import GroupState, PendingCheckpoint, ReaderRecord, StreamPart
 
 __all__ = [
     "Author",
     "Changes",
+    "Checkpoint",
+    "CheckpointRequest",
     "Chunk",
     "CommitResult",
     "Controller",
@@ -78,6 +86,9 @@ __all__ = [
     "EntryKind",
     "Events",
     "Found",
+    "GroupCut",
+    "GroupExplanation",
+    "GroupState",
     "Key",
     "KeyRange",
     "Layout",
@@ -87,13 +98,21 @@ __all__ = [
     "MarksIndex",
     "MarksLog",
     "Noted",
+    "PendingCheckpoint",
     "Position",
+    "ReadBatch",
+    "Reader",
+    "ReaderGroup",
+    "ReaderRecord",
     "Segment",
+    "SegmentView",
     "Standing",
     "Stream",
+    "StreamCut",
     "StreamHome",
     "StreamInfo",
     "StreamLog",
+    "StreamPart",
     "StreamSettings",
     "Time",
     "TimeColumns",

@@ -2,8 +2,12 @@
 
 import threading
 from collections.abc import Callable
+from typing import Final
 
-from floodmark.errors import FloodmarkError, HomeBusy
+from floodmark.errors import FloodmarkError, HomeBusy, ServiceBusy, ServiceUnavailable
+
+PASSING: Final = (HomeBusy, ServiceBusy, ServiceUnavailable)
+"""What goes wrong for a while: it is tried again at the next interval."""
 
 
 class Ticker:
@@ -39,7 +43,7 @@ class Ticker:
         while not self._stopped.wait(self._interval):
             try:
                 self._action()
-            except HomeBusy:
+            except PASSING:
                 continue
             except FloodmarkError:
                 # Whoever owns the action has kept the error for its next caller.

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from floodmark.errors import StreamDeleted, WriterSuperseded
 from floodmark.streams._catalog import StreamInfo
 from floodmark.streams._entries import MarkEntry
-from floodmark.streams._log import Author, StreamLog
+from floodmark.streams._log import Author, EventLog
 from floodmark.streams._marks_log import MarksIndex
 from floodmark.streams._positions import Position
 from floodmark.streams._registry import ANONYMOUS, Opened
@@ -15,6 +15,8 @@ from floodmark.streams._transaction_rows import TransactionState
 from floodmark.streams._transactions import CommitResult
 from floodmark.streams._why import WatermarkExplanation
 from floodmark.streams._writers import MarkOutcome
+from floodmark.streams.readers._requests import GroupRef, NewGroup, News, Report, StreamBounds, Wanted
+from floodmark.streams.readers._state import GroupState
 
 
 class StreamCatalog(Protocol):
@@ -84,6 +86,46 @@ class MarksPages(MarksIndex, Protocol):
         """Return entries in their order, from behind a number on."""
 
 
+class GroupKeeper(Protocol):
+    """The reader groups of a home; see `GroupStore`. To ask again after an answer was lost does no harm."""
+
+    def create(self, group: NewGroup) -> GroupState:
+        """Make a group under a name that no other has."""
+
+    def find(self, name: str) -> GroupState:
+        """Return the group of a name, or refuse a name that none has."""
+
+    def all(self) -> list[GroupState]:
+        """Return all groups, by their names."""
+
+    def delete(self, group: GroupRef) -> None:
+        """Forget a group."""
+
+    def join(self, group: GroupRef, reader: str, instance: str, ttl: int) -> GroupState:
+        """Take a reader in, which may be silent for so many microseconds."""
+
+    def sync(self, group: GroupRef, report: Report) -> GroupState:
+        """Take what a reader says of itself, and return where the group is then."""
+
+    def leave(self, group: GroupRef, report: Report) -> None:
+        """Take the last word of a reader; its segments are free from then on."""
+
+    def expel(self, group: GroupRef, reader: str, instance: str) -> GroupState:
+        """Send a reader away that is known to be dead."""
+
+    def tend(self, group: GroupRef) -> GroupState:
+        """Settle what time alone changes, such as readers that have fallen silent, and return the state."""
+
+    def start_checkpoint(self, group: GroupRef, checkpoint: str, name: str, timeout: int) -> GroupState:
+        """Begin a checkpoint, by its id, which is given up after so many microseconds."""
+
+    def cancel_checkpoint(self, group: GroupRef, checkpoint: str) -> GroupState:
+        """Give a checkpoint up that is not complete."""
+
+    def reset(self, group: GroupRef, reset_id: str, streams: tuple[StreamBounds, ...]) -> GroupState:
+        """Set all streams of a group to other places, under an id of this reset, and send its readers away."""
+
+
 class Backend(Protocol):
     """A home, as streams, writers and readers know it."""
 
@@ -92,7 +134,7 @@ class Backend(Protocol):
         """The streams."""
 
     @property
-    def log(self) -> StreamLog:
+    def log(self) -> EventLog:
         """Their events."""
 
     @property
@@ -102,6 +144,13 @@ class Backend(Protocol):
     @property
     def transactions(self) -> TransactionKeeper:
         """Their transactions."""
+
+    @property
+    def groups(self) -> GroupKeeper:
+        """Its reader groups."""
+
+    def news(self, wanted: Wanted, seconds: float) -> News:
+        """Return as soon as something is newer than what is known, or when the time is over."""
 
     def marks(self, stream: StreamInfo, key: str) -> MarksPages:
         """Return the marks log of a stream and key."""

@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, delete, func, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from floodmark._words import did_you_mean
 from floodmark.control import Home, bump
 from floodmark.control._json import from_json, to_json
-from floodmark.errors import InvalidOption, StreamDeleted, StreamExists, StreamSealed, UnknownStream
+from floodmark.errors import InvalidOption, InvalidValue, StreamDeleted, StreamExists, StreamSealed, UnknownStream
 from floodmark.streams._buckets import bucket_of
 from floodmark.streams._layout import Layout
 from floodmark.streams._schema import ALL_TABLES, KEYS, MARKS, SEGMENTS, STREAMS
@@ -24,6 +24,10 @@ BUCKETS: Final = 32
 _OPEN: Final = "open"
 _SEALED: Final = "sealed"
 _CACHED: Final = 10_000
+# The rest of a row is long, and mostly known.
+_VERSIONS: Final = select(STREAMS.c.stream_id, STREAMS.c.version).where(
+    STREAMS.c.stream_id.in_(bindparam("ids", expanding=True))
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,11 @@ class StreamInfo:
     is_sealed: bool
     version: int
     created_at: int
+
+
+def new_stream_id() -> int:
+    """Return the id of a new stream: 62 bits that nobody has had before."""
+    return uuid.uuid4().int >> 66
 
 
 def marks_topic(bucket: int) -> str:
@@ -55,11 +64,16 @@ class Catalog:
         self._home = home
         self._cache: dict[int, StreamInfo] = {}
 
-    def create(self, name: str, settings: StreamSettings, segments: int = 1) -> StreamInfo:
-        """Make a stream under a name that no other has."""
+    def create(
+        self, name: str, settings: StreamSettings, segments: int = 1, *, stream_id: int | None = None
+    ) -> StreamInfo:
+        """Make a stream under a name that no other has.
+
+        Who brings a `stream_id` may ask again if the answer was lost: the stream of that name and id is then returned.
+        """
         layout = Layout.create(segments)
         info = StreamInfo(
-            id=uuid.uuid4().int >> 66,
+            id=new_stream_id() if stream_id is None else stream_id,
             name=check_stream_name(name),
             bucket=bucket_of(name, BUCKETS),
             settings=settings,
@@ -85,12 +99,7 @@ class Catalog:
                 _add_segments(connection, info.id, (segment.id for segment in layout.segments))
                 _add_keys(connection, info, settings.keys)
         except IntegrityError as error:
-            raise StreamExists(
-                f"There is a stream {name!r} already.",
-                rule="A name belongs to one stream.",
-                remedy="Open it with stream(), delete it first, or take another name.",
-                stream=name,
-            ) from error
+            return self._created_before(info, error)
         return info
 
     def find(self, name: str) -> StreamInfo:
@@ -106,6 +115,18 @@ class Catalog:
             remedy=did_you_mean(str(name), known, otherwise="Create it with create_stream()."),
             stream=name,
         )
+
+    def find_id(self, stream_id: int) -> StreamInfo | None:
+        """Return the stream of an id, which may have changed or gone since it was last seen; None for an unknown id."""
+        known = self.cached(stream_id)
+        if known is not None:
+            return known
+        with self._home.read() as connection:
+            return self.infos(connection, [stream_id]).get(stream_id)
+
+    def cached(self, stream_id: int) -> StreamInfo | None:
+        """Return the stream of an id as this process has seen it last, or None if it never has."""
+        return self._cache.get(stream_id)
 
     def all(self) -> list[StreamInfo]:
         """Return all streams, by their names."""
@@ -150,6 +171,21 @@ class Catalog:
         self._cache[info.id] = info
         return info
 
+    def infos(self, connection: Connection, ids: Iterable[int]) -> dict[int, StreamInfo]:
+        """Return what streams are now, in this transaction, by their ids. Those that are gone are left out."""
+        found: dict[int, StreamInfo] = {}
+        unknown: list[int] = []
+        for row in connection.execute(_VERSIONS, {"ids": sorted(ids)}):
+            known = self._cache.get(row.stream_id)
+            if known is not None and known.version == row.version:
+                found[known.id] = known
+            else:
+                unknown.append(row.stream_id)
+        if unknown:
+            rows = connection.execute(select(STREAMS).where(STREAMS.c.stream_id.in_(unknown)))
+            found.update((row.stream_id, self.info(row)) for row in rows)
+        return found
+
     def alter(self, stream: StreamInfo, changes: Mapping[str, Any]) -> StreamInfo:
         """Change settings. The unit, and a key, can only go while no time was noted in it."""
         with self._home.write() as connection:
@@ -190,6 +226,28 @@ class Catalog:
             for table in ALL_TABLES:
                 connection.execute(delete(table).where(table.c.stream_id == stream.id))
         self._cache.pop(stream.id, None)
+
+    def _created_before(self, info: StreamInfo, error: IntegrityError) -> StreamInfo:
+        """Return the stream that was to be created, if it is there already, or refuse the name or the id."""
+        with self._home.read() as connection:
+            wanted = select(STREAMS).where((STREAMS.c.name == info.name) | (STREAMS.c.stream_id == info.id))
+            rows = connection.execute(wanted).all()
+        if [(row.name, row.stream_id) for row in rows] == [(info.name, info.id)]:
+            return self.info(rows[0])
+        if any(row.stream_id == info.id for row in rows):
+            raise InvalidValue(
+                f"The id {info.id} of the new stream {info.name!r} belongs to another stream.",
+                rule="Each stream has an id of its own.",
+                remedy="Leave the id out, or make one at random.",
+                stream=info.name,
+                stream_id=info.id,
+            ) from error
+        raise StreamExists(
+            f"There is a stream {info.name!r} already.",
+            rule="A name belongs to one stream.",
+            remedy="Open it with stream(), delete it first, or take another name.",
+            stream=info.name,
+        ) from error
 
     def _store(self, connection: Connection, info: StreamInfo) -> StreamInfo:
         changed = replace(info, version=info.version + 1)

@@ -105,7 +105,7 @@ def row_batch(rows: Sequence[object], schema: Any) -> Any:
         batch = pa.RecordBatch.from_pylist(list(rows), schema=schema)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise _unfit(f"An event does not fit: {error}.", schema, "Convert its values first.") from error
-    return _check_nulls(batch)
+    return check_nulls(batch)
 
 
 def table_batch(data: Any, schema: Any) -> Any:
@@ -122,7 +122,7 @@ def table_batch(data: Any, schema: Any) -> Any:
     except (pa.ArrowException, ValueError) as error:
         raise _unfit(f"The table does not fit: {error}.", schema, "Convert its columns first.") from error
     batches = table.to_batches()
-    return _check_nulls(batches[0] if batches else pa.RecordBatch.from_pylist([], schema=schema))
+    return check_nulls(batches[0] if batches else pa.RecordBatch.from_pylist([], schema=schema))
 
 
 def points_of(keys: Any, otherwise: float) -> Points:
@@ -205,7 +205,8 @@ def _iterated(keys: object) -> Iterable[Any]:
     )
 
 
-def _check_nulls(batch: Any) -> Any:
+def check_nulls(batch: Any) -> Any:
+    """Return a batch that has a value wherever its schema asks for one, or refuse it."""
     for field, column in zip(batch.schema, batch.columns, strict=True):
         if not field.nullable and column.null_count:
             raise _unfit(f"The column {field.name!r} has no value in an event.", batch.schema, "Give it one.")

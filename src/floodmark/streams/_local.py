@@ -10,12 +10,15 @@ from floodmark.streams._registry import Registry
 from floodmark.streams._table_log import TableLog
 from floodmark.streams._transactions import Transactions
 from floodmark.streams._why import WatermarkExplanation, explain_watermark
+from floodmark.streams.readers._news import wait_for_news
+from floodmark.streams.readers._requests import News, Wanted
+from floodmark.streams.readers._store import GroupStore
 
 
 class LocalBackend:
     """What is kept in a home. `on_wake` is called when a writer of this process was heard."""
 
-    __slots__ = ("catalog", "home", "log", "on_wake", "registry", "transactions")
+    __slots__ = ("catalog", "groups", "home", "log", "on_wake", "registry", "transactions")
 
     def __init__(self, home: Home) -> None:
         """Keep it in this home."""
@@ -24,7 +27,12 @@ class LocalBackend:
         self.log = TableLog(home, self.catalog)
         self.registry = Registry(home, self.catalog)
         self.transactions = Transactions(home, self.catalog, self.log, self.registry)
+        self.groups = GroupStore(home, self.catalog, self.log)
         self.on_wake: Callable[[], None] = lambda: None
+
+    def news(self, wanted: Wanted, seconds: float) -> News:
+        """Return as soon as something is newer than what is known, or when the time is over."""
+        return wait_for_news(self.home, wanted, seconds)
 
     def marks(self, stream: StreamInfo, key: str) -> MarksTable:
         """Return the marks log of a stream and key."""

@@ -39,11 +39,12 @@ class Chunk:
         return Chunk(self.segment, low, self.batch.slice(low - self.first, max(high - low, 0)))
 
 
-class StreamLog(Protocol):
-    """The events of streams. Offsets count the events of a segment, or leave some numbers out.
+class EventLog(Protocol):
+    """The events of streams, as writers and readers know them, wherever they are kept.
 
-    A log routes events by itself, since it alone knows when a segment ends: events for a segment that is sealed go
-    to those that took its place, in their order, and never before all that it holds is settled.
+    Offsets count the events of a segment, or leave some numbers out. A log routes events by itself, since it alone
+    knows when a segment ends: events for a segment that is sealed go to those that took its place, in their order, and
+    never before all that it holds is settled.
     """
 
     def append(self, stream: StreamInfo, author: Author, first_number: int, events: Events) -> dict[int, int]:
@@ -67,6 +68,13 @@ class StreamLog(Protocol):
 
     def add(self, stream: StreamInfo, transaction: str, part: int, events: Events) -> None:
         """Keep events apart until their transaction is committed. A part that comes twice is kept once."""
+
+
+class StreamLog(EventLog, Protocol):
+    """The events of streams, as they are kept: what a log must do to hold them.
+
+    Transactions are ended by who keeps them, at the same place.
+    """
 
     def commit(self, stream: StreamInfo, transaction: str) -> dict[int, int]:
         """Put all events of a transaction into the stream, or none; return how far they fill the segments."""

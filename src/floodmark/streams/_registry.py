@@ -1,7 +1,7 @@
 """The writers of a stream, as the store knows them: opened, heard, idle, closed. Any process may take their word."""
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -9,15 +9,16 @@ from sqlalchemy import Connection, Row, delete, select, update
 
 from floodmark.control import Home, bump
 from floodmark.control._store import insert_unless_there
-from floodmark.errors import UnknownWriter
+from floodmark.errors import FloodmarkError
 from floodmark.streams._again import LostRace, until_done
 from floodmark.streams._catalog import Catalog, StreamInfo, marks_topic
 from floodmark.streams._log import Author
 from floodmark.streams._mark_rows import INSERT_MARK, UPDATE_MARK, changed_mark, new_mark, record_of
 from floodmark.streams._positions import Position, check_position
 from floodmark.streams._schema import KEYS, MARKS, TRANSACTIONS, WRITERS
+from floodmark.streams._settling import Note, Settled, settle, unknown_writer
 from floodmark.streams._table_log import check_instance
-from floodmark.streams._writers import MarkOutcome, WriterRecord, WriterState
+from floodmark.streams._writers import MarkOutcome, WriterRecord
 
 ANONYMOUS: Final = "~"
 """What the names of writers without an id begin with."""
@@ -51,10 +52,15 @@ class Registry:
 
     def note(self, stream: StreamInfo, author: Author, key: str, time: int, position: Position) -> MarkOutcome:
         """Take a mark, or say why not. A race that was lost is run again."""
+        (settled,) = self.note_many([Note(stream, author, key, time, position)])
+        return outcome_of(settled)
 
-        def transaction() -> MarkOutcome:
+    def note_many(self, notes: Sequence[Note]) -> list[Settled]:
+        """Take many marks in one transaction, in their order, and return for each what became of it, or its error."""
+
+        def transaction() -> list[Settled]:
             with self._home.write() as connection:
-                return self._note(connection, stream, author, key, time, position)
+                return settle(connection, self._catalog, notes, self._home.now(connection))
 
         return until_done(transaction)
 
@@ -77,19 +83,16 @@ class Registry:
         """Take a mark on behalf of a writer, whichever instance of it is the newest, as part of a transaction."""
         here = (WRITERS.c.stream_id == stream.id, WRITERS.c.writer == writer)
         instance = connection.execute(select(WRITERS.c.instance).where(*here)).scalar_one()
-        return self._note(connection, stream, Author(writer, instance), key, time, position)
+        note = Note(stream, Author(writer, instance), key, time, position)
+        (settled,) = settle(connection, self._catalog, [note], self._home.now(connection))
+        return outcome_of(settled)
 
     def check_newest(self, connection: Connection, stream: StreamInfo, author: Author) -> None:
         """Refuse an author that is not known, or is not the newest instance of its writer."""
         wanted = select(WRITERS).where(WRITERS.c.stream_id == stream.id, WRITERS.c.writer == author.writer)
         row = connection.execute(wanted).one_or_none()
         if row is None:
-            raise UnknownWriter(
-                f"The writer {author.writer!r} is not known.",
-                rule="A writer is opened before it is heard.",
-                remedy="Open it with writer().",
-                writer=author.writer,
-            )
+            raise unknown_writer(author)
         check_instance(row, author)
 
     def _open(self, stream: StreamInfo, writer: str | None, keys: Iterable[str]) -> Opened:
@@ -121,30 +124,6 @@ class Registry:
             bump(connection, marks_topic(stream.bucket))
         return Opened(author, row.next_number, watermarks)
 
-    def _note(
-        self, connection: Connection, stream: StreamInfo, author: Author, key: str, time: int, position: Position
-    ) -> MarkOutcome:
-        now = self._home.now(connection)
-        info = self._catalog.require(connection, stream)
-        info.settings.key(key)
-        self.check_newest(connection, info, author)
-        mark = _mark_row(connection, info, key, author.writer)
-        if mark is None:
-            record = replace(WriterRecord.open(author.writer, now=now), instance=author.instance)
-        else:
-            record = record_of(mark, author.instance)
-        watermark = connection.execute(
-            select(KEYS.c.last_lower).where(KEYS.c.stream_id == info.id, KEYS.c.time_key == key)
-        ).scalar_one()
-        noted = record.note(time, position, layout=info.layout, now=now, watermark=watermark, instance=author.instance)
-        if noted.outcome is not MarkOutcome.ACCEPTED:
-            return noted.outcome
-        is_first = record.time is None or record.state is not WriterState.ALIVE
-        _touch(connection, info, key, raises_version=is_first)
-        _store(connection, info, key, mark, noted.record)
-        bump(connection, marks_topic(info.bucket))
-        return noted.outcome
-
     def _step(self, stream: StreamInfo, author: Author, position: Position, step: Step) -> None:
         """Change the records of a writer in all keys in which it is known."""
 
@@ -160,6 +139,13 @@ class Registry:
                 bump(connection, marks_topic(info.bucket))
 
         until_done(transaction)
+
+
+def outcome_of(settled: Settled) -> MarkOutcome:
+    """Return the outcome of a mark, or raise the error that it ended with."""
+    if isinstance(settled, FloodmarkError):
+        raise settled
+    return settled
 
 
 def _touch(connection: Connection, stream: StreamInfo, key: str, *, raises_version: bool) -> int | None:

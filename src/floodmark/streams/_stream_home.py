@@ -1,34 +1,56 @@
 """The home of streams: where they are made, found and deleted."""
 
+import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from floodmark._durations import Duration
 from floodmark.control import Home
-from floodmark.errors import HomeUnusable
+from floodmark.control._home import HOME_VARIABLE
+from floodmark.errors import HomeUnusable, InvalidOption
 from floodmark.streams._backend import Backend
 from floodmark.streams._controller import Controller
 from floodmark.streams._local import LocalBackend
 from floodmark.streams._settings import TimeColumns, make_settings
 from floodmark.streams._stream import Stream
+from floodmark.streams.readers._group import Places, ReaderGroup, create_group
+from floodmark.streams.readers._requests import GroupRef
 
 
 def connect(
-    location: str | Path | None = None, *, controller: bool = True, clock: Callable[[], int] | None = None
+    location: str | Path | None = None,
+    *,
+    controller: bool = True,
+    clock: Callable[[], int] | None = None,
+    token: str | None = None,
+    ca: str | Path | None = None,
 ) -> "StreamHome":
-    """Open the home at a directory or a `postgresql://` URL, and make it if it is a directory that is not there.
+    """Open the home at a directory, a `postgresql://` URL, or behind the service at an `http://` or `https://` URL.
 
-    Without a location it is where FLOODMARK_HOME says, else `.floodmark`. With `controller` this process looks after
-    watermarks too, from the first writer with an id on; without, some other process must.
+    A directory that is not there is made. Without a location it is where FLOODMARK_HOME says, else `.floodmark`. With
+    `controller` this process looks after watermarks too, from the first writer with an id on; without, some other
+    process must.
+
+    Behind a service nothing else is different. Several services of one home are named with commas between them: while
+    one of them answers, all goes on. What a service may be asked for is up to a `token`, else to FLOODMARK_TOKEN;
+    `ca`, else FLOODMARK_CA, is a file with the authorities whose certificates are trusted, in place of the system's.
 
     >>> with connect() as home:
     ...     stream = home.create_stream("shop/orders")
     ...     [stream.name for stream in home.streams()]
     ['shop/orders']
     """
+    place = location or os.environ.get(HOME_VARIABLE)
+    if isinstance(place, str) and place.lower().startswith(("http://", "https://")):
+        # Loaded when it is needed: most homes are not behind a service.
+        from floodmark.streams.remote import open_remote
+
+        _check_unused(place, clock=clock)
+        return StreamHome(open_remote(place, token=token, ca=ca))
+    _check_unused(place, token=token, ca=ca)
     return StreamHome(LocalBackend(Home.open(location, clock=clock)), controller=controller)
 
 
@@ -112,6 +134,52 @@ class StreamHome:
         """Forget a stream, with its events and marks."""
         self.stream(name).delete()
 
+    def create_group(
+        self,
+        name: str,
+        streams: Sequence[str] | str,
+        *,
+        start: Places = None,
+        end: Places = None,
+        key: str | None = None,
+        after_last: str = "wait",
+    ) -> ReaderGroup:
+        """Create a group of readers that share the segments of these streams.
+
+        Args:
+            name: Its name.
+            streams: The names of the streams.
+            start: Where it begins; without one, at the head. A cut, {stream: cut}, a `GroupCut`, or a time: that is
+                behind the newest watermark wholly below it, and rows before it are left out by their time column.
+                What a writer wrote ahead of its own marks may lie before that place.
+            end: Where it ends; without one, never, unless its streams are sealed. A time stands for the first cut at
+                which all before it has come; rows from it on are left out.
+            key: The time key of those times, and by which the group measures how far behind it is; without one, the
+                default key of each stream.
+            after_last: What to do about a time that the marks log has not come to: "wait" for it, or "refuse".
+        """
+        options: dict[str, Any] = {"start": start, "end": end, "key": key, "after_last": after_last}
+        return create_group(self._backend, name, streams, **options)
+
+    def group(self, name: str) -> ReaderGroup:
+        """Return the reader group of that name.
+
+        >>> with connect() as home:
+        ...     home.group("billing")
+        Traceback (most recent call last):
+        floodmark.errors.UnknownGroup: There is no group 'billing'. ... [unknown-group]
+        """
+        return ReaderGroup(self._backend, self._backend.groups.find(name))
+
+    def groups(self) -> list[ReaderGroup]:
+        """Return all reader groups, by their names."""
+        return [ReaderGroup(self._backend, state) for state in self._backend.groups.all()]
+
+    def delete_group(self, name: str) -> None:
+        """Forget a reader group. Its readers end with it; its streams stay as they are."""
+        state = self._backend.groups.find(name)
+        self._backend.groups.delete(GroupRef(state.name, state.group_id))
+
     def close(self) -> None:
         """Let go of the home; to say so twice is no error. Writers should be closed before."""
         with self._lock:
@@ -144,3 +212,16 @@ class StreamHome:
                     self._controller.start()
                 controller = self._controller
         controller.wake()
+
+
+def _check_unused(place: object, **options: object) -> None:
+    """Refuse an option that would change nothing: who gave it expects something of it."""
+    for name, value in options.items():
+        if value is not None:
+            is_service = isinstance(place, str) and place.lower().startswith("http")
+            raise InvalidOption(
+                f"{name} was given for a home {'behind a service' if is_service else 'that is not behind a service'}.",
+                rule="A clock is for a home that is opened here, a token and a ca are for a service.",
+                remedy="Leave it out, or check the location.",
+                option=name,
+            )

@@ -5,7 +5,7 @@ from types import TracebackType
 from typing import Any
 
 from floodmark._durations import Duration, micros_of
-from floodmark.errors import TransactionNotOpen, UnknownTransaction, WriterClosed
+from floodmark.errors import StreamDeleted, TransactionNotOpen, UnknownTransaction, WriterClosed
 from floodmark.streams._backend import Backend, say_closed
 from floodmark.streams._buffer import Buffer
 from floodmark.streams._catalog import StreamInfo
@@ -75,7 +75,7 @@ class TransactionalWriter:
         for transaction in list(self._open.values()):
             try:
                 transaction.abort()
-            except (TransactionNotOpen, UnknownTransaction):
+            except (StreamDeleted, TransactionNotOpen, UnknownTransaction):
                 continue
         say_closed(self._backend, self._stream, self._opened.author, self._position)
 

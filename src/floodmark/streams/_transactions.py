@@ -5,11 +5,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import Row, and_, delete, func, insert, or_, select, update
+from sqlalchemy import Row, and_, delete, func, or_, select, update
 
 from floodmark.control import Home
 from floodmark.control._json import from_json
-from floodmark.errors import FloodmarkError, StreamSealed, TransactionNotOpen
+from floodmark.control._store import insert_unless_there
+from floodmark.control._values import check_id
+from floodmark.errors import FloodmarkError, InvalidValue, StreamSealed, TransactionNotOpen
 from floodmark.streams._again import until_done
 from floodmark.streams._catalog import Catalog, StreamInfo, check_not_sealed
 from floodmark.streams._log import Author, StreamLog
@@ -43,9 +45,14 @@ class Transactions:
         self._log = log
         self._registry = registry
 
-    def begin(self, stream: StreamInfo, author: Author, timeout: int | None = None) -> str:
-        """Begin a transaction, and return its id."""
-        transaction = uuid.uuid4().hex
+    def begin(
+        self, stream: StreamInfo, author: Author, timeout: int | None = None, *, transaction: str | None = None
+    ) -> str:
+        """Begin a transaction, and return its id.
+
+        Who brings the id may ask again if the answer was lost: what the same author has begun under it goes on.
+        """
+        number = new_transaction_id() if transaction is None else check_id("transaction", transaction)
         with self._home.write() as connection:
             info = self._catalog.require(connection, stream)
             check_not_sealed(info)
@@ -53,17 +60,24 @@ class Transactions:
             expires_at = self._home.now(connection) + (
                 info.settings.transaction_timeout if timeout is None else timeout
             )
-            connection.execute(
-                insert(TRANSACTIONS).values(
-                    stream_id=info.id,
-                    transaction_id=transaction,
-                    writer=author.writer,
-                    instance=author.instance,
-                    state=TransactionState.OPEN.value,
-                    expires_at=expires_at,
-                )
-            )
-        return transaction
+            row = {
+                "stream_id": info.id,
+                "transaction_id": number,
+                "writer": author.writer,
+                "instance": author.instance,
+                "state": TransactionState.OPEN.value,
+                "expires_at": expires_at,
+            }
+            if not insert_unless_there(connection, TRANSACTIONS, row):
+                begun = find(connection, info, number)
+                if (begun.writer, begun.instance) != (author.writer, author.instance):
+                    raise InvalidValue(
+                        f"The id {number!r} belongs to a transaction of another writer.",
+                        rule="Each transaction has an id of its own.",
+                        remedy="Leave the id out, or make one at random.",
+                        transaction=number,
+                    )
+        return number
 
     def state(self, stream: StreamInfo, transaction: str) -> TransactionState:
         """Return where a transaction is."""
@@ -71,9 +85,14 @@ class Transactions:
             return TransactionState(find(connection, stream, transaction).state)
 
     def request(self, stream: StreamInfo, transaction: str, key: str | None, time: int | None) -> None:
-        """Ask for a commit. From here on it will be committed, whoever does it, after those asked for before."""
+        """Ask for a commit. From here on it will be committed, whoever does it, after those asked for before.
+
+        To ask again for the same is no error, since the answer may have been lost.
+        """
         try:
             with self._home.write() as connection:
+                if _is_asked(find(connection, stream, transaction, lock=True), key, time):
+                    return
                 row = find_open(connection, stream, transaction, self._home.now(connection))
                 self._registry.check_newest(connection, stream, Author(row.writer, row.instance))
                 of_writer = and_(_T.stream_id == stream.id, _T.writer == row.writer)
@@ -184,6 +203,16 @@ class Transactions:
         with self._home.write() as connection:
             if find(connection, stream, transaction, lock=True).state == aborting.value:
                 move(connection, stream, transaction, TransactionState.ABORTED)
+
+
+def new_transaction_id() -> str:
+    """Return the id of a new transaction."""
+    return uuid.uuid4().hex
+
+
+def _is_asked(row: Row[Any], key: str | None, time: int | None) -> bool:
+    is_under_way = row.state in (TransactionState.COMMITTING.value, TransactionState.COMMITTED.value)
+    return is_under_way and (row.time_key, row.time) == (key, time)
 
 
 def _half_done() -> Any:

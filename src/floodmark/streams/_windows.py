@@ -1,11 +1,13 @@
 """Time windows: where a reader is in time, from its position and the marks log."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from floodmark.errors import InvalidValue
-from floodmark.streams._entries import EntryKind
+from floodmark.streams._entries import EntryKind, MarkEntry
 from floodmark.streams._layout import Layout
-from floodmark.streams._marks_log import MarksIndex, count_while
+from floodmark.streams._marks_log import count_while
 from floodmark.streams._positions import Position, Standing, compare
 
 
@@ -42,6 +44,16 @@ class TimeWindow:
         return self.upper is None
 
 
+class NumberedEntries(Protocol):
+    """What windows need of a marks log; see `MarksIndex`."""
+
+    def numbers(self) -> range:
+        """Return the numbers of all entries that are kept."""
+
+    def entry(self, number: int) -> MarkEntry:
+        """Return the entry of that number."""
+
+
 class WindowReader:
     """The window of one reader, or of a group whose position it is given; it never goes back.
 
@@ -61,7 +73,7 @@ class WindowReader:
 
     __slots__ = ("_bound", "_index", "_newest")
 
-    def __init__(self, index: MarksIndex, place: int | None = None) -> None:
+    def __init__(self, index: NumberedEntries, place: int | None = None) -> None:
         """Begin before the first entry, or at `place`, the number of the newest entry that was passed before."""
         self._index = index
         self._newest = index.entry(place) if place is not None and place in index.numbers() else None
@@ -73,29 +85,66 @@ class WindowReader:
         return None if self._newest is None else self._newest.seq
 
     def advance(self, position: Position, layout: Layout) -> TimeWindow | None:
-        """Return the window at a position; None where nothing is known: no marks, or all writers had gone."""
+        """Return the window at a position; None where nothing is known: no marks, or all writers had gone.
+
+        It looks only forward from where it is, in steps that double: at the end of the log that is a look or two,
+        however long the log is.
+        """
         numbers = self._index.numbers()
+        known: dict[int, MarkEntry] = {}
         if numbers:
-            self._move(numbers, {}, position, layout)
+            self._move(numbers, known, position, layout)
         if self._newest is not None and self._newest.kind is EntryKind.UNKNOWN:
             return None
         lower = None if self._newest is None else self._newest.lower
         bound = self._bound
-        upper = self._index.entry(bound).upper if bound is not None and bound in numbers else None
+        upper = None
+        if bound is not None and bound in numbers:
+            upper = (known[bound] if bound in known else self._index.entry(bound)).upper
         return None if lower is None and upper is None else TimeWindow(lower, upper)
 
-    def _move(self, numbers: range, known: dict[int, Standing], position: Position, layout: Layout) -> None:
+    def _move(self, numbers: range, known: dict[int, MarkEntry], position: Position, layout: Layout) -> None:
         """Find the newest entry passed and the first wholly ahead (or the last, if some are mixed): never back."""
+        standings: dict[int, Standing] = {}
+
+        if self._newest is not None:
+            known[self._newest.seq] = self._newest
 
         def standing(number: int) -> Standing:
-            if number not in known:
-                known[number] = compare(layout, position, self._index.entry(number).cut)
-            return known[number]
+            if number not in standings:
+                if number not in known:
+                    known[number] = self._index.entry(number)
+                standings[number] = compare(layout, position, known[number].cut)
+            return standings[number]
 
-        passed = count_while(numbers, lambda number: standing(number) is Standing.PASSED)
-        begun = count_while(numbers, lambda number: standing(number) is not Standing.BEHIND)
-        if passed and (self._newest is None or numbers[passed - 1] > self._newest.seq):
-            self._newest = self._index.entry(numbers[passed - 1])
-        is_at_end = passed == len(numbers)
-        bound = numbers[-1] + 1 if is_at_end else numbers[min(begun, len(numbers) - 1)]
-        self._bound = bound if self._bound is None else max(self._bound, bound)
+        place = self.place
+        start = numbers.start if place is None else max(place + 1, numbers.start)
+        passed = _first_without(range(start, numbers.stop), lambda number: standing(number) is Standing.PASSED)
+        if self._bound is not None:
+            # All before the last bound were begun then, and what is passed is begun.
+            start = max(passed, min(self._bound, numbers.stop))
+        elif place is not None and place in numbers and passed == place + 1:
+            # Begun at a place that was stored, with a position that may lie behind it.
+            start = place
+        else:
+            start = passed
+        begun = _first_without(range(start, numbers.stop), lambda number: standing(number) is not Standing.BEHIND)
+        if passed - 1 in known:
+            self._newest = known[passed - 1]
+        self._bound = numbers.stop if passed == numbers.stop else min(begun, numbers.stop - 1)
+
+
+def _first_without(numbers: range, holds: Callable[[int], bool]) -> int:
+    """Return the first number for which a condition fails, or the one behind the last; it fails for all after it.
+
+    >>> asked = []
+    >>> _first_without(range(10, 1000), lambda number: asked.append(number) or number < 17)
+    17
+    >>> asked
+    [10, 12, 16, 24, 20, 18, 17]
+    """
+    low, step = numbers.start, 1
+    while low < numbers.stop and holds(probe := min(low + step, numbers.stop) - 1):
+        low, step = probe + 1, step * 2
+    high = min(low + step, numbers.stop) - 1
+    return low + count_while(range(low, max(high, low)), holds)

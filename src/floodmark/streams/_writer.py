@@ -8,11 +8,10 @@ from typing import Any
 from floodmark.errors import (
     AutomaticTime,
     FloodmarkError,
-    HomeBusy,
     WriterClosed,
     WriterWithoutId,
 )
-from floodmark.streams._automatic import Ticker
+from floodmark.streams._automatic import PASSING, Ticker
 from floodmark.streams._backend import Backend, say_closed
 from floodmark.streams._buffer import Buffer
 from floodmark.streams._catalog import StreamInfo
@@ -197,7 +196,7 @@ class Writer:
                 now = micros_in(self._stream.settings.unit, self._backend.now())
                 for key in self._stream.settings.keys:
                     self._note(key, now)
-            except HomeBusy:
+            except PASSING:
                 raise
             except FloodmarkError as failure:
                 self._failure = failure

@@ -1,0 +1,70 @@
+"""Waiting for news in a store: one small question, asked again and again, until the answer is new or time is over."""
+
+import time
+from collections.abc import Iterable
+from typing import Any, Final
+
+from sqlalchemy import CompoundSelect, Text, and_, cast, literal, select, union_all
+
+from floodmark.control import Home
+from floodmark.control._json import from_json
+from floodmark.streams._schema import GROUPS, KEYS, SEGMENTS, STREAMS
+from floodmark.streams.readers._requests import News, Wanted, WantedStream
+from floodmark.streams.readers._state import GroupState
+
+_POLL_SECONDS: Final = 0.005
+_GROUP, _STREAM, _SEGMENT, _KEY = range(4)
+
+
+def wait_for_news(home: Home, wanted: Wanted, seconds: float) -> News:
+    """Return what holds now, as soon as something is newer than what is known, or when the time is over."""
+    give_up = time.monotonic() + seconds
+    question = _question(wanted)
+    while True:
+        news = _look(home, wanted, question)
+        if news.is_new_to(wanted) or time.monotonic() >= give_up:
+            return news
+        time.sleep(min(_POLL_SECONDS, max(give_up - time.monotonic(), 0)))
+
+
+def _question(wanted: Wanted) -> "CompoundSelect[Any]":
+    ids = [stream.stream_id for stream in wanted.streams]
+    nothing = literal("", Text)
+    parts = [
+        select(literal(_GROUP), GROUPS.c.group_id, nothing, GROUPS.c.version).where(GROUPS.c.name == wanted.group.name),
+        select(literal(_STREAM), STREAMS.c.stream_id, nothing, STREAMS.c.version).where(STREAMS.c.stream_id.in_(ids)),
+    ]
+    for stream in wanted.streams:
+        if stream.ends:
+            here = and_(SEGMENTS.c.stream_id == stream.stream_id, SEGMENTS.c.segment.in_(sorted(stream.ends)))
+            columns = (SEGMENTS.c.stream_id, cast(SEGMENTS.c.segment, Text), SEGMENTS.c.end_offset)
+            parts.append(select(literal(_SEGMENT), *columns).where(here))
+        if stream.marks:
+            here = and_(KEYS.c.stream_id == stream.stream_id, KEYS.c.time_key.in_(sorted(stream.marks)))
+            parts.append(select(literal(_KEY), KEYS.c.stream_id, KEYS.c.time_key, KEYS.c.last_seq).where(here))
+    return union_all(*parts)
+
+
+def _look(home: Home, wanted: Wanted, question: "CompoundSelect[Any]") -> News:
+    state = None
+    with home.read() as connection:
+        rows = list(connection.execute(question))
+        groups = [(row[1], row[3]) for row in rows if row[0] == _GROUP]
+        if groups != [(wanted.group.id, wanted.version)]:
+            found = connection.execute(select(GROUPS.c.state).where(GROUPS.c.name == wanted.group.name)).scalar()
+            state = None if found is None else GroupState.load(from_json(found))
+    return News(tuple(_stream(known, rows) for known in wanted.streams), state)
+
+
+def _stream(known: WantedStream, rows: Iterable[Any]) -> WantedStream:
+    version, ends, marks = -1, dict(known.ends), dict(known.marks)
+    for kind, stream, name, number in rows:
+        if stream != known.stream_id or kind == _GROUP:
+            continue
+        if kind == _STREAM:
+            version = number
+        elif kind == _SEGMENT:
+            ends[int(name)] = number
+        else:
+            marks[name] = number
+    return WantedStream(known.stream_id, version, ends, marks)
