@@ -1,19 +1,30 @@
 """Floodmark: event-time progress that PySpark pipelines can trust.
 
 The rooms: `floodmark.progress` holds the pure rules, `floodmark.streams` has streams whose writers note time,
-`floodmark.spark` brings both to Spark, `floodmark.testing` helps to test what is built on them, `floodmark.errors` is
-the one tree of errors. What touches Spark, and `connect`, can also be called from here (`import floodmark as fm;
-fm.session()`), and is loaded when it is first used.
+`floodmark.bindings` gives every offset of a source a timestamp that stays, `floodmark.spark` brings them to Spark,
+`floodmark.testing` helps to test what is built on them, `floodmark.errors` is the one tree of errors. What touches
+Spark, and `connect`, can also be called from here (`import floodmark as fm; fm.session()`), and is loaded when it is
+first used.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from floodmark.spark import follow_marks, late, session, with_watermark
+    from floodmark.spark import follow_marks, late, read_bindings, read_stream, session, window, with_watermark
     from floodmark.streams import connect
 
-__all__ = ["__version__", "connect", "follow_marks", "late", "session", "with_watermark"]
+__all__ = [
+    "__version__",
+    "connect",
+    "follow_marks",
+    "late",
+    "read_bindings",
+    "read_stream",
+    "session",
+    "window",
+    "with_watermark",
+]
 
 __version__: str
 

@@ -38,7 +38,7 @@ def test_version_works_without_spark(capsys: pytest.CaptureFixture[str], monkeyp
 WRONG = {
     "nothing": ([], "required: COMMAND"),
     "misspelled": (["wyh"], "there is no command 'wyh'. Did you mean 'why'?"),
-    "far from any": (["frobnicate"], "there is no command 'frobnicate'. There are: version, why."),
+    "far from any": (["frobnicate"], "there is no command 'frobnicate'. There are: version, why, "),
     "unknown option": (["why", "--hmoe", "x"], "unrecognized arguments: --hmoe"),
     "two queries": (["why", "a", "b"], "unrecognized arguments: b"),
 }

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 README = Path(__file__).parents[2] / "README.md"
-RULES, _ = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL)
+RULES, *_ = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL)
 
 
 def test_the_example_of_the_rules_prints_what_its_comments_say(capsys: pytest.CaptureFixture[str]) -> None:

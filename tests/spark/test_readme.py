@@ -1,4 +1,4 @@
-"""The Spark example of the README runs."""
+"""The examples of the README run."""
 
 import json
 import re
@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 README = Path(__file__).parents[2] / "README.md"
-_, EXAMPLE = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL)
+_, EXAMPLE, STREAM, GROUP = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL)
 
 
 def test_the_example_waits_for_the_slower_region(
@@ -28,3 +28,21 @@ def test_the_example_waits_for_the_slower_region(
     query = names["query"]
     query.awaitTermination(60)  # type: ignore[attr-defined]
     assert [row["count"] for row in spark.table("counts").collect()] == [2]
+
+
+def test_the_stream_is_counted_per_minute_and_read_by_a_group(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    # The workers of the session that runs already are in another directory.
+    names: dict[str, object] = {}
+    exec(compile(STREAM.replace('"shop"', repr(str(tmp_path / "shop"))), "README.md", "exec"), names)
+    frame = names["per_minute"]
+    writer = frame.select("count").writeStream.format("memory").queryName("per_minute")  # type: ignore[attr-defined]
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+    query.awaitTermination(60)
+    assert [row["count"] for row in spark.table("per_minute").collect()] == [3, 3]
+    exec(compile(GROUP, "README.md", "exec"), {})
+    said = capsys.readouterr().out.strip()
+    assert said == re.search(r"# (6 TimeWindow.*)", GROUP)[1]  # type: ignore[index]
+    names["home"].close()  # type: ignore[attr-defined]

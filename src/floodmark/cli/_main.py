@@ -11,6 +11,10 @@ from time import time_ns
 from typing import Final
 
 from floodmark._words import did_you_mean
+from floodmark.cli._bindings import add_bindings
+from floodmark.cli._bindings import run as run_bindings
+from floodmark.cli._serve import add_serve, run_serve
+from floodmark.cli._tokens import add_tokens, run_tokens
 from floodmark.errors import FloodmarkError
 
 
@@ -44,6 +48,9 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     why.add_argument("query", metavar="QUERY", nargs="?", help="name, id, or beginning of an id; without it, a list")
     why.add_argument("--home", metavar="DIR", help="the home (default: $FLOODMARK_HOME, else .floodmark)")
     why.add_argument("--json", action="store_true", help="print one JSON object")
+    add_bindings(commands)
+    add_serve(commands)
+    add_tokens(commands)
     if argv and not argv[0].startswith("-") and argv[0] not in _COMMANDS:
         _refuse_command(parser, argv[0])
     return parser.parse_args(argv)
@@ -91,4 +98,10 @@ def _print_json(value: object) -> None:
     print(json.dumps(value, indent=2))
 
 
-_COMMANDS: Final[dict[str, Callable[[argparse.Namespace, int], None]]] = {"version": _version, "why": _why}
+_COMMANDS: Final[dict[str, Callable[[argparse.Namespace, int], None]]] = {
+    "version": _version,
+    "why": _why,
+    **dict.fromkeys(("bindings", "holds", "release"), run_bindings),
+    "serve": run_serve,
+    **dict.fromkeys(("token", "tokens"), run_tokens),
+}

@@ -3,8 +3,22 @@
 from floodmark._durations import Duration
 from floodmark.spark._late_rows import late
 from floodmark.spark._marks import Operators, follow_marks
+from floodmark.spark._read_stream import LateRows, read_bindings, read_stream, window
 from floodmark.spark._session import Setting, session
 from floodmark.spark._settings import Late
 from floodmark.spark._watermark import with_watermark
 
-__all__ = ["Duration", "Late", "Operators", "Setting", "follow_marks", "late", "session", "with_watermark"]
+__all__ = [
+    "Duration",
+    "Late",
+    "LateRows",
+    "Operators",
+    "Setting",
+    "follow_marks",
+    "late",
+    "read_bindings",
+    "read_stream",
+    "session",
+    "window",
+    "with_watermark",
+]
