@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from floodmark.bindings import Alignment
+from floodmark.bindings import AlignedReaders
 from floodmark.control import Home
 from floodmark.testing import ManualClock
 
@@ -16,19 +16,19 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def together(tmp_path: Path, clock: ManualClock) -> Iterator[Alignment]:
+def together(tmp_path: Path, clock: ManualClock) -> Iterator[AlignedReaders]:
     with Home.open(tmp_path, clock=clock.now) as home:
-        yield Alignment(home, "orders and payments")
+        yield AlignedReaders(home, "orders and payments")
 
 
-def test_the_slowest_other_is_the_lowest_that_has_anything_to_read(together: Alignment) -> None:
+def test_the_slowest_other_is_the_lowest_that_has_anything_to_read(together: AlignedReaders) -> None:
     together.report("a", 50, is_caught_up=False)
     together.report("b", 20, is_caught_up=True)
     together.report("c", 30, is_caught_up=False)
     assert (together.slowest_other("a"), together.slowest_other("c")) == (30, 50)
 
 
-def test_nobody_is_waited_for_who_has_no_time_or_is_silent(together: Alignment, clock: ManualClock) -> None:
+def test_nobody_is_waited_for_who_has_no_time_or_is_silent(together: AlignedReaders, clock: ManualClock) -> None:
     assert together.slowest_other("a") is None
     together.report("b", None, is_caught_up=False)
     assert together.slowest_other("a") is None
@@ -37,7 +37,7 @@ def test_nobody_is_waited_for_who_has_no_time_or_is_silent(together: Alignment, 
     assert together.slowest_other("a") is None
 
 
-def test_another_alignment_is_not_heard(together: Alignment, tmp_path: Path, clock: ManualClock) -> None:
+def test_another_alignment_is_not_heard(together: AlignedReaders, tmp_path: Path, clock: ManualClock) -> None:
     with Home.open(tmp_path, clock=clock.now) as home:
-        Alignment(home, "others").report("b", 5, is_caught_up=False)
+        AlignedReaders(home, "others").report("b", 5, is_caught_up=False)
     assert together.slowest_other("a") is None

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from floodmark.bindings import Alignment, BoundStream, SourceOffset
+from floodmark.bindings import AlignedReaders, BoundStream, SourceOffset
 from floodmark.control import Home
 from floodmark.errors import (
     FloodmarkError,
@@ -282,7 +282,7 @@ def test_a_query_that_goes_on_below_what_was_compacted_says_so(
 def test_queries_that_are_aligned_wait_for_the_slowest(spark: SparkSession, tmp_path: Path) -> None:
     fast = StreamFeed(spark, tmp_path / "fast")
     # The reader of the query goes by the real clock.
-    together = Alignment(Home.open_existing(tmp_path / "fast" / "home"), "together")
+    together = AlignedReaders(Home.open_existing(tmp_path / "fast" / "home"), "together")
     fast.play([step for n in range(1, 6) for step in ([n * 10], n * 10, None)])
     together.report("the slow one", BASE + 20 * SECOND, is_caught_up=False)
     frame = fast.read(align="together", max_ahead="5 seconds", max_event_time="1 second")

@@ -17,7 +17,7 @@ Behind it are the rules, without clock and I/O: `next_ts` and its neighbours say
 `since_after` which ones may be given up.
 """
 
-from floodmark.bindings._alignment import Alignment
+from floodmark.bindings._aligned_readers import AlignedReaders
 from floodmark.bindings._batches import BoundRange, Limits, bound_ranges, next_offset, offset_at
 from floodmark.bindings._bindings import Bindings
 from floodmark.bindings._bound_stream import BoundStream
@@ -32,7 +32,7 @@ from floodmark.bindings._ticks import is_due, next_boundary, next_ts, open_ts, o
 
 __all__ = [
     "FAILPOINTS",
-    "Alignment",
+    "AlignedReaders",
     "BindingHistory",
     "BindingSource",
     "Bindings",

@@ -10,7 +10,7 @@ from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from floodmark.bindings import (
-    Alignment,
+    AlignedReaders,
     BindingHistory,
     BoundRange,
     BoundStream,
@@ -166,7 +166,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> Limits | None:
         """Return the limits with what the others allow, or None if they are to be waited for."""
         key, unit = bound.stream.settings.key(self._settings.key), bound.stream.settings.unit
-        together = Alignment(open_home(self._location).home, self._settings.align or "")
+        together = AlignedReaders(open_home(self._location).home, self._settings.align or "")
         mine = start.watermarks.get(key)
         is_caught_up = next_offset(history, start, limits) == start
         now, told = time.monotonic(), (mine, is_caught_up)

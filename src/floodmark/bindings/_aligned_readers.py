@@ -13,11 +13,11 @@ _SILENT: Final = 60_000_000
 """After so many microseconds a reader that says nothing is waited for no more."""
 
 
-class Alignment:
+class AlignedReaders:
     """What the readers of an alignment have told of themselves, in microseconds of event time.
 
     >>> with Home.open() as home:
-    ...     together = Alignment(home, "orders and payments")
+    ...     together = AlignedReaders(home, "orders and payments")
     ...     together.report("orders", 5_000, is_caught_up=False)
     ...     together.report("payments", 2_000, is_caught_up=False)
     ...     together.slowest_other("orders"), together.slowest_other("payments")
