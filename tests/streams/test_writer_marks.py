@@ -43,6 +43,22 @@ def test_a_mark_covers_what_was_written_before_it(home: StreamHome, controller: 
     assert entry.cut == stream.tail()
 
 
+def test_a_writer_that_is_opened_again_covers_what_was_flushed_before_and_never_marked(
+    home: StreamHome, controller: Controller, clock: ManualClock
+) -> None:
+    stream = home.create_stream("s", segments=2)
+    first = stream.writer("w")
+    for number in range(10):
+        first.write(number, key=str(number))
+    first.flush()
+    # It is gone without a word, and whoever takes its place writes nothing.
+    again = stream.writer("w")
+    assert again.note_time(100) is MarkOutcome.ACCEPTED
+    settle(controller, clock)
+    (entry,) = stream.marks()
+    assert (entry.lower, entry.cut) == (100, stream.tail())
+
+
 def test_the_outcome_says_what_became_of_a_mark(home: StreamHome) -> None:
     stream = home.create_stream("s")
     writer = stream.writer("w")

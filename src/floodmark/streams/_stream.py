@@ -116,7 +116,9 @@ class Stream:
         opened = self._backend.registry.open(info, writer, info.settings.keys)
         if writer is not None:
             self._backend.wake()
-        return Writer(self._backend, info, opened, interval)
+        # Where an earlier one has left its events is not known here, and its next mark must cover them too.
+        position = self.tail() if opened.next_number else {}
+        return Writer(self._backend, info, opened, position, interval)
 
     def transactional_writer(self, id: str) -> TransactionalWriter:  # noqa: A002
         """Open a writer whose events come in transactions. Those an earlier one of that id left open are aborted."""

@@ -16,7 +16,7 @@ from floodmark.streams._backend import Backend, say_closed
 from floodmark.streams._buffer import Buffer
 from floodmark.streams._catalog import StreamInfo
 from floodmark.streams._key_points import Key
-from floodmark.streams._positions import furthest
+from floodmark.streams._positions import Position, furthest
 from floodmark.streams._registry import ANONYMOUS, Opened
 from floodmark.streams._units import Time, micros_in, time_of
 from floodmark.streams._writers import MarkOutcome
@@ -49,14 +49,21 @@ class Writer:
         "_ticker",
     )
 
-    def __init__(self, backend: Backend, stream: StreamInfo, opened: Opened, interval: float | None = None) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        stream: StreamInfo,
+        opened: Opened,
+        position: Position,
+        interval: float | None = None,
+    ) -> None:
         """Use `Stream.writer`."""
         self._backend = backend
         self._stream = stream
         self._opened = opened
         self._buffer = Buffer(stream.settings.schema)
         self._next = opened.next_number
-        self._position: dict[int, int] = {}
+        self._position = dict(position)
         self._lock = threading.RLock()
         self._is_closed = False
         self._failure: FloodmarkError | None = None
