@@ -34,6 +34,21 @@ def test_batches_have_at_most_so_many_rows_and_lie_side_by_side(home: StreamHome
     assert ranges == [("s", 0, 0, 30), ("s", 0, 30, 60), ("s", 0, 60, 90), ("s", 0, 90, 100)]
 
 
+def test_a_reader_that_gets_a_segment_of_which_it_has_not_heard_goes_on(
+    home: StreamHome, new_home: Callable[[], StreamHome]
+) -> None:
+    stream = home.create_stream("s")
+    fill(home, "s", 5)
+    with home.create_group("g", "s").reader("r") as reader:
+        assert len(reader.read(NOW) or ()) == 5
+        new_home().stream("s").split(0)
+        # What is acknowledged is the end of a segment that is sealed by now: the store gives the ones after it.
+        reader.acknowledge()
+        fill(home, "s", 7, first=5)
+        assert sorted(drain(reader)) == list(range(5, 12))
+    assert stream.layout.epoch == 1
+
+
 def test_segments_are_read_in_turn(home: StreamHome) -> None:
     home.create_stream("s", segments=3)
     fill(home, "s", 60)

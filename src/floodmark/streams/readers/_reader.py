@@ -321,6 +321,9 @@ class Reader:
         shares = frozenset() if record is None else record.shares
         for share in shares - self._lanes.keys():
             part = state.part(share[0])
+            if share[1] >= len(self._infos[part.name].layout.segments):
+                # The store has seen the stream scaled, and this reader has not heard of it yet.
+                self._infos[part.name] = self._backend.catalog.refresh(self._infos[part.name])
             window = self._window(part.name, part.key)
             # What the group has passed, each of its segments has.
             self._lanes[share] = Lane(share, part.position[share[1]], WindowReader(window.marks, window.place))
