@@ -18,7 +18,7 @@ from floodmark.errors import (
 from floodmark.streams import Checkpoint, GroupCut, Reader, StreamHome, TimeWindow, check_cut
 from floodmark.streams.readers import _reader
 from floodmark.testing import ManualClock
-from group_tools import NOW, crash, drain, fill, payloads, settle
+from group_tools import NOW, crash, drain, fill, payloads, settle, until
 
 
 class Counting:
@@ -92,6 +92,7 @@ def test_a_checkpoint_waits_for_readers_in_other_threads(live: StreamHome) -> No
         made = [group.checkpoint(f"c{number}", "20 seconds") for number in range(3)]
         fill(live, "s", 100, first=400)
         made.append(group.checkpoint("c3", "20 seconds"))
+        until(lambda: sum(len(reader.seen) for reader in readers) >= 500)
     finally:
         enough.set()
         for thread in threads:

@@ -348,6 +348,22 @@ def test_a_stream_that_was_scaled_while_a_group_was_created(local: StreamHome, m
     assert (answers, group.cut()["s"].cut) == ([], {1: 0, 2: 0})
 
 
+def test_a_reader_gets_a_segment_that_it_has_never_heard_of(
+    home: StreamHome, new_home: Callable[[], StreamHome]
+) -> None:
+    stream = home.create_stream("s")
+    group = home.create_group("g", "s")
+    with group.reader("a") as a, new_home().group("g").reader("b") as b:
+        assert b.segments == ()
+        stream.split(0)
+        settle(a)
+        b._member.synced_at = -1.0
+        b.acknowledge()
+        assert len(b.segments) == 1
+        fill(home, "s", 20)
+        assert sorted(drain(a, b)) == list(range(20))
+
+
 def test_why_tells_which_segments_hold_the_window_and_who_has_them(live: StreamHome) -> None:
     stream = live.create_stream("s", segments=2)
     group = live.create_group("g", "s")

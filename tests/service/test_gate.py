@@ -259,6 +259,15 @@ def test_only_streams_within_the_prefixes_are_listed_and_guessed(served: Served)
     )
 
 
+def test_there_is_no_news_of_streams_outside_of_the_prefixes(shop: Shop) -> None:
+    bank = shop.served.home.create_stream("bank").info.id
+    ref = {**REF, "id": shop.served.home.group("g").state.group_id}
+    for number, status in ((shop.stream, 200), (bank, 403), (12345, 200)):
+        stream = {"kind": "wanted-stream", "version": 1, "stream_id": number, "of": 0, "ends": {"0": 0}, "marks": {}}
+        value = {"wanted": {**WANTED, "group": ref, "streams": [stream]}, "seconds": 0}
+        assert shop.served.ask("POST", "/v1/news", value, token=shop.served.token("read", "shop")).status == status
+
+
 def test_the_name_in_a_request_does_not_stand_for_the_name_of_the_stream(served: Served) -> None:
     stream = served.home.create_stream("bank/orders")
     token = served.token("admin", "shop")

@@ -148,6 +148,16 @@ def test_a_stream_that_another_deleted_is_no_lost_answer(served: Served, line: L
     assert (remote.streams(), len(line.lost)) == ([], 1)
 
 
+def test_where_nobody_listens_nothing_was_carried_out(served: Served) -> None:
+    """So what was gone before is still told of."""
+    with StreamHome(open_remote(f"http://127.0.0.1:1,{served.url}", budget=10)) as remote:
+        stream = remote.create_stream("s")
+        served.home.delete_stream("s")
+        remote._backend._client._current = 0  # type: ignore[attr-defined]
+        with pytest.raises(StreamDeleted):
+            stream.delete()
+
+
 def test_a_scale_that_another_has_made_is_no_lost_answer(served: Served, line: LossyLine, remote: StreamHome) -> None:
     stream = remote.create_stream("s")
     line.lose(1, "scale")

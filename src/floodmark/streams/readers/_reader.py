@@ -332,8 +332,8 @@ class Reader:
         self._turn = [lane for lane in self._turn if lane.share in self._lanes]
         self._turn += [lane for share, lane in sorted(self._lanes.items()) if lane not in self._turn]
         for (name, segment), lane in self._lanes.items():
-            end = state.part(name).end
-            lane.stop = None if end is None else stop_at(self._layout(name, segment), end, segment)
+            # The layout must know the segment from here on, whoever told of it.
+            lane.stop = stop_at(self._layout(name, segment), state.part(name).end, segment)
         self._member.positions = {share: lane.acked for share, lane in self._lanes.items()}
 
     def _wanted(self, is_time: bool) -> Wanted:
