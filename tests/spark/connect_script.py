@@ -3,13 +3,15 @@
 import json
 import sys
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from floodmark.errors import UnsupportedFrame
-from floodmark.spark import follow_marks, late, with_watermark
+from floodmark.spark import follow_marks, late, read_stream, with_watermark
+from floodmark.streams import connect
 from spark_feed import FAR_FUTURE, Feed, Running, mark, row, seconds
 
 
@@ -35,7 +37,8 @@ def main(directory: Path) -> dict[str, object]:
         except UnsupportedFrame as error:
             refusal = error.fields
         own = count_by_own_watermark(spark, directory.with_name("own"))
-        return {"session": type(spark).__module__, "steps": steps, "refusal": refusal, "own": own}
+        stream = count_a_stream(spark, directory.with_name("streams"))
+        return {"session": type(spark).__module__, "steps": steps, "refusal": refusal, "own": own, "stream": stream}
     finally:
         spark.stop()
 
@@ -55,6 +58,20 @@ def count_by_own_watermark(spark: SparkSession, directory: Path) -> object:
     behind = late(query.query, home=home).select(seconds("t"), "key").collect()
     query.stop()
     return [found, [list(one) for one in behind]]
+
+
+def count_a_stream(spark: SparkSession, path: Path) -> object:
+    with connect(path) as home:
+        stream = home.create_stream("orders", "id BIGINT, t TIMESTAMP", time_columns="t")
+        with stream.writer("w") as writer:
+            writer.write_batch([{"id": n, "t": datetime.fromtimestamp(n, UTC)} for n in (1, 2, 11, 25)])
+            writer.note_time(20_000_000)
+            stream.await_mark(20_000_000)
+    rows = read_stream(spark, "orders", home=path, late="strict", operators="windows")
+    counts = rows.groupBy(F.window("t", "10 seconds")).count().select("count")
+    writer = counts.writeStream.format("memory").queryName("of_a_stream").trigger(availableNow=True)
+    writer.option("checkpointLocation", str(path / "checkpoint")).start().awaitTermination(60)
+    return [row["count"] for row in spark.table("of_a_stream").collect()]
 
 
 if __name__ == "__main__":

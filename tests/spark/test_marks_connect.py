@@ -34,4 +34,5 @@ def test_marks_move_the_watermark_through_connect(tmp_path: Path) -> None:
         "steps": [[], [[0.0, 1]], [[0.0, 1]], [[0.0, 1], [10.0, 1]]],
         "refusal": {"columns": ["t"]},
         "own": [[[0.0, 1]], [[3.0, "b"]]],
+        "stream": [2, 1],
     }
