@@ -34,7 +34,7 @@ def history(seed: int) -> list[Any]:
     return [*steps, time + 100, None]
 
 
-@pytest.fixture(scope="module", params=[6, 12])
+@pytest.fixture(scope="module", params=[6])
 def orders(
     request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[StreamFeed]:
