@@ -132,6 +132,12 @@ def test_reading_from_a_time_to_a_time_gives_the_rows_between(orders: StreamFeed
     assert sorted(after_base(t) for _, t, *_ in orders.collect(frame)) == [5, 11]
 
 
+def test_a_row_of_just_the_starting_time_before_a_mark_of_that_time_is_read(orders: StreamFeed) -> None:
+    orders.play([[1, 10], 10, None, [12], 20, None])
+    frame = orders.read(start=BASE + 10 * SECOND)
+    assert sorted(after_base(t) for _, t, *_ in orders.collect(frame)) == [10, 12]
+
+
 def test_reading_from_a_cut_to_a_cut_gives_what_lies_between(orders: StreamFeed) -> None:
     orders.play([[1, 2], None])
     start = orders.stream.tail()

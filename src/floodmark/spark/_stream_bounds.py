@@ -48,7 +48,8 @@ class Bounds:
     def start(self, bound: BoundStream) -> Position | None:
         """Return the cut to begin at; None for the head."""
         if self.starting_time is not None:
-            return bound.stream.starting_at(self.starting_time, self.key).cut
+            # A row of just this time may lie before a mark of this time: only what ends below it lies behind.
+            return bound.stream.starting_at(self.starting_time - 1, self.key).cut
         return self.starting_cut
 
     def end(self, bound: BoundStream) -> dict[int, int] | None:
