@@ -69,8 +69,8 @@ def count_a_stream(spark: SparkSession, path: Path) -> object:
             stream.await_mark(20_000_000)
     rows = read_stream(spark, "orders", home=path, late="strict", operators="windows")
     counts = rows.groupBy(F.window("t", "10 seconds")).count().select("count")
-    writer = counts.writeStream.format("memory").queryName("of_a_stream").trigger(availableNow=True)
-    writer.option("checkpointLocation", str(path / "checkpoint")).start().awaitTermination(60)
+    out = counts.writeStream.format("memory").queryName("of_a_stream").trigger(availableNow=True)
+    out.option("checkpointLocation", str(path / "checkpoint")).start().awaitTermination(60)
     return [row["count"] for row in spark.table("of_a_stream").collect()]
 
 
