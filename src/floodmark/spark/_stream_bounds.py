@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from floodmark.bindings import BoundStream
 from floodmark.errors import UnsupportedFrame
-from floodmark.spark._stream_rows import TimeFilter, to_micros
+from floodmark.spark._stream_rows import TimeFilter
 from floodmark.spark._stream_settings import ReadSettings, cut_from, time_from
 from floodmark.streams import Position, Stream
 from floodmark.streams._units import UNITS, time_of
@@ -35,9 +35,8 @@ class Bounds:
         )
         rows = None
         if lower is not None or upper is not None:
-            rows = TimeFilter(
-                _time_column(stream, key), *(None if t is None else to_micros(t, unit) for t in (lower, upper))
-            )
+            _check_time_column(stream, key)
+            rows = TimeFilter(key, lower, upper)
         cuts = (
             None if text is None else cut_from(text, option, stream)
             for text, option in ((settings.starting_cut, "startingCut"), (settings.ending_cut, "endingCut"))
@@ -74,7 +73,7 @@ class Bounds:
         return None
 
 
-def _time_column(stream: Stream, key: str) -> str:
+def _check_time_column(stream: Stream, key: str) -> None:
     column = stream.settings.time_columns[key]
     schema = stream.settings.schema
     if column is None or schema is None or not pa.types.is_timestamp(schema.field(column).type):
@@ -85,4 +84,3 @@ def _time_column(stream: Stream, key: str) -> str:
             stream=stream.name,
             key=key,
         )
-    return column

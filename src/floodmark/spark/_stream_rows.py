@@ -6,7 +6,6 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
@@ -20,6 +19,7 @@ from floodmark.streams import Chunk, StreamHome, StreamSettings
 from floodmark.streams._events import PAYLOAD_SCHEMA
 from floodmark.streams._local import LocalBackend
 from floodmark.streams._units import UNITS
+from floodmark.streams.readers._time_rows import wanted_between
 
 IS_MARK: Final = "_is_mark"
 """The column that tells a row with the watermark from a row of the stream."""
@@ -33,9 +33,9 @@ Mark = tuple[int, Mapping[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class TimeFilter:
-    """Rows whose time lies outside are left out; times are in microseconds."""
+    """Rows whose time lies outside are left out; times are in the unit of the stream."""
 
-    column: str
+    key: str
     lower: int | None
     upper: int | None
 
@@ -101,10 +101,12 @@ def read_part(location: str, settings: ReadSettings, part: RangePart) -> Iterato
     schema = arrow_schema(stream.settings, settings)
     if part.mark is not None:
         yield _mark_row(stream.settings, settings, schema, part.mark)
+    only = part.only
+    wanted = None if only is None else wanted_between(stream.settings, only.key, only.lower, only.upper)
     for bound in part.ranges:
         for chunk in stream.read(bound.partition, bound.first, bound.end):
             batch = _stamped(chunk, bound, stream.settings, schema)
-            yield batch if part.only is None else batch.filter(_within(chunk.batch, part.only))
+            yield batch if wanted is None else batch.filter(wanted(chunk.batch))
 
 
 def to_micros(time: int, unit: str) -> int:
@@ -154,13 +156,3 @@ def _constant(count: int, micros: int | None) -> Any:
     if micros is None:
         return pa.nulls(count, _MICROS)
     return pa.array(np.full(count, micros, np.int64)).cast(_MICROS)
-
-
-def _within(batch: Any, only: TimeFilter) -> Any:
-    """Return which rows lie within; one without a time does, since nothing says that it does not."""
-    times = batch.column(only.column)
-    keep = pa.array(np.full(batch.num_rows, True))
-    for bound, holds in ((only.lower, pc.greater_equal), (only.upper, pc.less)):
-        if bound is not None:
-            keep = pc.and_(keep, pc.fill_null(holds(times, pa.scalar(bound, pa.int64()).cast(times.type)), True))
-    return keep

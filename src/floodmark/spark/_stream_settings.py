@@ -7,8 +7,8 @@ from datetime import datetime
 from typing import Any, Final
 
 from floodmark._durations import micros_of
-from floodmark._words import did_you_mean
 from floodmark.errors import InvalidOption
+from floodmark.spark._options import require_no_others
 from floodmark.streams import Position, Stream, check_cut, load_position
 
 OPTIONS: Final = {
@@ -73,19 +73,9 @@ class ReadSettings:
         Traceback (most recent call last):
         floodmark.errors.InvalidOption: There is no option 'maxRowsPerTriger'. ... 'maxRowsPerTrigger'? [invalid-option]
         """
-        given: dict[str, str] = {}
-        for name, value in options.items():
-            known = _KNOWN.get(name.lower())
-            if known is None and name.lower() not in _OF_SPARK:
-                raise InvalidOption(
-                    f"There is no option {name!r}.",
-                    rule=f"The options are {', '.join(OPTIONS)}.",
-                    remedy=did_you_mean(name, OPTIONS, otherwise="Leave it out."),
-                    option=name,
-                    value=value,
-                )
-            if known is not None:
-                given[known] = value
+        others = {name: value for name, value in options.items() if name.lower() not in (*_KNOWN, *_OF_SPARK)}
+        require_no_others(others, OPTIONS)
+        given = {_KNOWN[name.lower()]: value for name, value in options.items() if name.lower() in _KNOWN}
         stream = given.get("stream") or options.get("path")
         if not stream:
             raise InvalidOption(

@@ -25,6 +25,12 @@ def rows_between(settings: StreamSettings, key: str, since: int | None, until: i
     >>> rows_between(settings, "at", 2, 3)(batch).num_rows
     2
     """
+    wanted = wanted_between(settings, key, since, until)
+    return None if wanted is None else lambda batch: batch.filter(wanted(batch))
+
+
+def wanted_between(settings: StreamSettings, key: str, since: int | None, until: int | None) -> Rows | None:
+    """Return what tells which rows of a batch `rows_between` takes; None if all rows are to be taken."""
     column = settings.time_columns.get(key)
     if (since is None and until is None) or settings.schema is None or column is None:
         return None
@@ -35,16 +41,16 @@ def rows_between(settings: StreamSettings, key: str, since: int | None, until: i
     of_stream = UNITS[settings.unit]
     low, high = (None if time is None else _scaled(time, *per_second, of_stream) for time in (since, until))
 
-    def take(batch: Any) -> Any:
+    def tell(batch: Any) -> Any:
         times = batch.column(column)
         numbers = times.cast(pa.int32()).cast(pa.int64()) if pa.types.is_date32(kind) else times.cast(pa.int64())
         wanted = None if low is None else pc.greater_equal(numbers, low)
         if high is not None:
             before = pc.less(numbers, high)
             wanted = before if wanted is None else pc.and_(wanted, before)
-        return batch.filter(pc.fill_null(wanted, True))
+        return pc.fill_null(wanted, True)
 
-    return take
+    return tell
 
 
 def _per_second(kind: Any, unit: str) -> tuple[int, int] | None:
