@@ -69,9 +69,9 @@ def test_a_service_that_is_told_to_end_finishes_what_is_under_way(serving: Servi
                 outcomes.append(error)
 
         thread = threading.Thread(target=write_all, daemon=True)
-        home._backend._client._budget = 1.0  # type: ignore[attr-defined]
         thread.start()
         until(lambda: len(outcomes) > 20)
+        home._backend._client._budget = 1.0  # type: ignore[attr-defined]
         assert serving.end() == 0
         thread.join(20)
         accepted = outcomes.count("accepted")
