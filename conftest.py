@@ -9,18 +9,20 @@ from hypothesis import HealthCheck, settings
 import floodmark.bindings
 import floodmark.control
 import floodmark.errors
+import floodmark.kafka
 import floodmark.progress
 import floodmark.streams
 
 settings.register_profile("floodmark", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("floodmark")
 
-pytest_plugins = ["homes"]
+pytest_plugins = ["brokers", "homes"]
 
 
 @pytest.fixture(autouse=True)
 def _names_of_examples(doctest_namespace: dict[str, Any]) -> None:
-    for module in (floodmark.progress, floodmark.errors, floodmark.control, floodmark.streams, floodmark.bindings):
+    rooms = (floodmark.progress, floodmark.errors, floodmark.control, floodmark.kafka, floodmark.streams)
+    for module in (*rooms, floodmark.bindings):
         doctest_namespace.update({name: getattr(module, name) for name in module.__all__})
 
 

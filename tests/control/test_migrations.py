@@ -8,9 +8,10 @@ from sqlalchemy.exc import DatabaseError
 from sqlalchemy.types import TypeEngine
 
 from floodmark.control import Home, WatermarkSteps, _home, _migrations
+from floodmark.control._migration import Migration
 from floodmark.control._migrations import migrate
 from floodmark.control._schema import METADATA
-from floodmark.control._schema_history import MIGRATIONS, Migration
+from floodmark.control._schema_history import MIGRATIONS
 from floodmark.errors import FloodmarkError
 
 NEXT = Migration(MIGRATIONS[-1].number + 1, "one more", ("CREATE TABLE one_more (id TEXT)",))

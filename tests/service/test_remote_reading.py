@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from floodmark.streams._table_log import TableLog
 from service_tools import Served
 
 
@@ -17,7 +18,7 @@ def test_a_read_that_fails_half_way_is_not_taken_for_the_end(served: Served, mon
         for start in range(0, 60_000, 20_000):
             writer.write_batch(pa.table({"id": np.arange(start, start + 20_000)}))
             writer.flush()
-    log = type(served.home.local.log)
+    log = TableLog
     chunks = log._chunks
     failures = [2]
 

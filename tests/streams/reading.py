@@ -10,10 +10,13 @@ from floodmark.streams import Stream
 def rows(stream: Stream, segment: int) -> list[dict[str, Any]]:
     """Return the events of a segment; the offsets must follow each other from 0 on."""
     found: list[dict[str, Any]] = []
+    offset = 0
     for chunk in stream.read(segment):
-        assert chunk.first == len(found)
+        # In Kafka the end of each transaction takes an offset too.
+        assert chunk.first == offset or (stream.info.log is not None and chunk.first > offset)
         found += chunk.batch.to_pylist()
-        assert chunk.end == len(found)
+        offset = chunk.end
+    assert len(found) == offset or stream.info.log is not None
     return found
 
 

@@ -1,4 +1,4 @@
-"""Homes of streams of all kinds: a test that asks for `home` runs with SQLite, with PostgreSQL, and over HTTP."""
+"""Homes of streams of all kinds: a test that asks for `home` runs with SQLite, PostgreSQL, HTTP, and with Kafka."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -14,9 +14,9 @@ from floodmark.control._schema import METADATA
 from floodmark.service import ServiceLimits, create_app
 from floodmark.service._listener import Listener, address_of
 from floodmark.streams import StreamHome, connect
-from floodmark.testing import ManualClock, PostgresServer
+from floodmark.testing import KafkaBroker, ManualClock, PostgresServer
 
-KINDS = ("sqlite", "postgres", "http")
+KINDS = ("sqlite", "postgres", "http", "kafka")
 STORES = ("sqlite", "postgres")
 """For tests that reach into the store: over HTTP they would be the same as with SQLite."""
 
@@ -73,7 +73,10 @@ def new_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def store(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Give the place of a store in which there is nothing; a home over HTTP is kept in SQLite."""
+    """Give the place of a store in which there is nothing; a home over HTTP, or with Kafka, is kept in SQLite."""
+    if kind == "kafka":
+        broker: KafkaBroker = request.getfixturevalue("broker")
+        request.getfixturevalue("monkeypatch").setenv("FLOODMARK_LOG", broker.url)
     if kind != "postgres":
         (tmp_path / "home").mkdir()
         shutil.copy(request.getfixturevalue("new_file"), tmp_path / "home")

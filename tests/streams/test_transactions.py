@@ -31,7 +31,9 @@ def test_nothing_is_seen_before_the_commit_and_all_after_it(home: StreamHome) ->
     assert result.outcome is MarkOutcome.ACCEPTED
     assert transaction.state is TransactionState.COMMITTED
     assert sorted(everything(stream)) == list(range(20))
-    assert result.position == {segment: end for segment, end in stream.tail().items() if end}
+    # In Kafka the end of the transaction lies behind its events.
+    behind = 0 if stream.info.log is None else 1
+    assert result.position == {segment: end - behind for segment, end in stream.tail().items() if end}
     assert stream.why().writers[0].time == 100
 
 
@@ -104,7 +106,8 @@ def test_commits_that_are_outstanding_come_in_the_order_in_which_they_were_asked
     result = transactions[2].result()
     assert (everything(stream), result.outcome) == ([0, 1, 2], MarkOutcome.ACCEPTED)
     assert [t.state.value for t in transactions] == ["committed"] * 3 + ["committing"]
-    assert transactions[3].result().position == {0: 4}
+    # In Kafka the end of each transaction takes an offset too.
+    assert transactions[3].result().position == {0: 4 if stream.info.log is None else 7}
     assert transactions[0].result().position == {0: 1}
 
 

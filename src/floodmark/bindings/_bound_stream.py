@@ -9,6 +9,7 @@ from floodmark.bindings._history import BindingHistory
 from floodmark.bindings._proposals import Proposals
 from floodmark.errors import MintLost
 from floodmark.streams import Layout, Position, Stream, StreamHome, time_at
+from floodmark.streams._cuts import whole_cut
 
 _PAST_STEPS: Final = 500
 """In how many timestamps, at most, that is bound which a stream had before anybody read it."""
@@ -77,7 +78,7 @@ class BoundStream:
 
     def ends_at(self, cut: Position) -> dict[int, int]:
         """Return a cut as the ends of all segments that it has passed or lies in."""
-        return ends_of(self.stream.layout, cut, self.stream.ends())
+        return whole_cut(self.stream.layout, cut, self.stream.ends())
 
     def _bind_past(self, history: BindingHistory) -> BindingHistory:
         """Bind what the stream had before it was a source, a timestamp for each of some of its entries."""
@@ -87,27 +88,12 @@ class BoundStream:
         proposals = Proposals(history)
         for number in numbers[:: max(1, -(-len(numbers) // _PAST_STEPS))]:
             cut = index.entry(number).cut
-            for segment, end in ends_of(layout, cut, ends).items():
+            for segment, end in whole_cut(layout, cut, ends).items():
                 proposals.propose(segment, min(end, ends.get(segment, 0)))
             proposals.note_watermarks(_watermarks(self.stream, layout, cut))
             proposals.close(proposals.current_ts + 1)
         self.bindings.flush(self.source, proposals)
         return self.history()
-
-
-def ends_of(layout: Layout, cut: Position, ends: Mapping[int, int]) -> dict[int, int]:
-    """Return a cut as the ends of all segments that it has passed or lies in.
-
-    >>> ends_of(Layout.create(1).split(0), {1: 4, 2: 0}, {0: 9, 1: 7, 2: 5})
-    {0: 9, 1: 4, 2: 0}
-    """
-    found: dict[int, int] = {}
-    for segment in layout.segments:
-        if segment.id in cut:
-            found[segment.id] = cut[segment.id]
-        elif layout.has_descendant(segment.id, cut):
-            found[segment.id] = ends[segment.id]
-    return found
 
 
 class _Seen:

@@ -72,4 +72,15 @@ ALIGNMENTS: Final = Table(
     Column("heard_at", BigInteger, nullable=False),
 )
 
-ALL_TABLES: Final = (PAIRS, STEPS, HOLDS, SOURCES)
+TOPIC_TIMES: Final = Table(
+    "topic_time",
+    METADATA,
+    _source_id(),
+    Column("part", BigInteger, primary_key=True, autoincrement=False),
+    Column("newest", BigInteger),
+    Column("read_to", BigInteger, nullable=False),
+    Column("moved_at", BigInteger, nullable=False),
+)
+"""Of each partition of a topic: the greatest event time that was read, how far it was read, and when it last grew."""
+
+ALL_TABLES: Final = (PAIRS, STEPS, HOLDS, TOPIC_TIMES, SOURCES)

@@ -5,7 +5,8 @@ from typing import Final
 
 from sqlalchemy import BigInteger, Column, Connection, Integer, MetaData, Table, Text, insert, inspect, select
 
-from floodmark.control._schema_history import MIGRATIONS, Migration
+from floodmark.control._migration import Migration
+from floodmark.control._schema_history import MIGRATIONS
 from floodmark.control._store import Store
 from floodmark.errors import HomeNewer
 

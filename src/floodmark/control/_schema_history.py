@@ -1,17 +1,9 @@
 """The steps that led to the schema of a home. One that has been released is never changed."""
 
-from dataclasses import dataclass
 from typing import Final
 
-
-@dataclass(frozen=True, slots=True)
-class Migration:
-    """One step: its number, what it is about, and its statements, which SQLite and PostgreSQL both understand."""
-
-    number: int
-    about: str
-    statements: tuple[str, ...]
-
+from floodmark.control._migration import Migration
+from floodmark.control._schema_history_kafka import KAFKA_MIGRATIONS
 
 MIGRATIONS: Final = (
     Migration(
@@ -340,4 +332,5 @@ MIGRATIONS: Final = (
             """,
         ),
     ),
+    *KAFKA_MIGRATIONS,
 )

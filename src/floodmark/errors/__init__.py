@@ -36,6 +36,14 @@ from floodmark.errors._home import (
     UnknownQuery,
     UnknownStep,
 )
+from floodmark.errors._kafka import (
+    KafkaAway,
+    KafkaFailed,
+    KafkaRefused,
+    TopicRecreated,
+    TopicTrimmed,
+    UnknownTopic,
+)
 from floodmark.errors._progress import (
     BatchInvalid,
     ChunkConflict,
@@ -133,6 +141,10 @@ from floodmark.errors._tree import (
     StateError,
     UnknownName,
 )
+from floodmark.errors._values import (
+    SchemaMismatch,
+    ValueUndecodable,
+)
 
 __all__ = [
     "AmbiguousQuery",
@@ -167,6 +179,9 @@ __all__ = [
     "InvalidName",
     "InvalidOption",
     "InvalidValue",
+    "KafkaAway",
+    "KafkaFailed",
+    "KafkaRefused",
     "KeyOutOfSpace",
     "LeaseLost",
     "MintLost",
@@ -193,6 +208,7 @@ __all__ = [
     "RequestTooLarge",
     "ReservedTime",
     "SchemaInvalid",
+    "SchemaMismatch",
     "SegmentSealed",
     "ServerNotStarted",
     "ServiceBusy",
@@ -216,6 +232,8 @@ __all__ = [
     "TokenRefused",
     "TokensNeeded",
     "TooManyOrigins",
+    "TopicRecreated",
+    "TopicTrimmed",
     "TransactionNotOpen",
     "UnknownColumn",
     "UnknownGroup",
@@ -233,10 +251,12 @@ __all__ = [
     "UnknownStep",
     "UnknownStream",
     "UnknownToken",
+    "UnknownTopic",
     "UnknownTransaction",
     "UnknownWriter",
     "UnsupportedFrame",
     "UnsupportedSpark",
+    "ValueUndecodable",
     "WatermarkNotRising",
     "WriterClosed",
     "WriterSuperseded",

@@ -6,10 +6,10 @@ from typing import Any, Protocol
 from floodmark.errors import StreamDeleted, WriterSuperseded
 from floodmark.streams._catalog import StreamInfo
 from floodmark.streams._entries import MarkEntry
-from floodmark.streams._log import Author, EventLog
+from floodmark.streams._log import Author, EventLog, Opened
 from floodmark.streams._marks_log import MarksIndex
 from floodmark.streams._positions import Position
-from floodmark.streams._registry import ANONYMOUS, Opened
+from floodmark.streams._registry import ANONYMOUS
 from floodmark.streams._settings import StreamSettings
 from floodmark.streams._transaction_rows import TransactionState
 from floodmark.streams._transactions import CommitResult

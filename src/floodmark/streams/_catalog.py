@@ -3,7 +3,7 @@
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
@@ -14,6 +14,7 @@ from floodmark.control._json import from_json, to_json
 from floodmark.errors import InvalidOption, InvalidValue, StreamDeleted, StreamExists, StreamSealed, UnknownStream
 from floodmark.streams._buckets import bucket_of
 from floodmark.streams._layout import Layout
+from floodmark.streams._log_place import LogPlace
 from floodmark.streams._schema import ALL_TABLES, KEYS, MARKS, SEGMENTS, STREAMS
 from floodmark.streams._settings import StreamSettings, altered
 from floodmark.streams._stream_names import check_stream_name
@@ -42,6 +43,18 @@ class StreamInfo:
     is_sealed: bool
     version: int
     created_at: int
+    log: LogPlace | None = None
+    """Where its events are, if not in the home."""
+
+
+class Topics(Protocol):
+    """Makes and removes what the events of a stream are kept in, if that is not the home."""
+
+    def make(self, name: str, stream_id: int, segments: int) -> LogPlace | None:
+        """Return where the events of a new stream are kept; None for the home itself."""
+
+    def remove(self, place: LogPlace) -> None:
+        """Remove the events of a stream that is no more."""
 
 
 def new_stream_id() -> int:
@@ -57,11 +70,12 @@ def marks_topic(bucket: int) -> str:
 class Catalog:
     """All streams of a home. Changes of one are made one after the other."""
 
-    __slots__ = ("_cache", "_home")
+    __slots__ = ("_cache", "_home", "_topics")
 
-    def __init__(self, home: Home) -> None:
-        """Keep them in this home."""
+    def __init__(self, home: Home, topics: Topics | None = None) -> None:
+        """Keep them in this home; `topics` has a place for the events of those that are not kept there."""
         self._home = home
+        self._topics = topics
         self._cache: dict[int, StreamInfo] = {}
 
     def create(
@@ -72,15 +86,21 @@ class Catalog:
         Who brings a `stream_id` may ask again if the answer was lost: the stream of that name and id is then returned.
         """
         layout = Layout.create(segments)
+        number = new_stream_id() if stream_id is None else stream_id
+        check_stream_name(name)
+        if self._topics is not None:
+            self._check_free(name, number)
+        log = None if self._topics is None else self._topics.make(name, number, segments)
         info = StreamInfo(
-            id=new_stream_id() if stream_id is None else stream_id,
-            name=check_stream_name(name),
+            id=number,
+            name=name,
             bucket=bucket_of(name, BUCKETS),
             settings=settings,
             layout=layout,
             is_sealed=False,
             version=1,
             created_at=self._home.now(),
+            log=log,
         )
         try:
             with self._home.write() as connection:
@@ -94,6 +114,7 @@ class Catalog:
                         layout=to_json(layout.save(), "layout"),
                         version=1,
                         created_at=info.created_at,
+                        log=None if log is None else log.save(),
                     )
                 )
                 _add_segments(connection, info.id, (segment.id for segment in layout.segments))
@@ -115,6 +136,12 @@ class Catalog:
             remedy=did_you_mean(str(name), known, otherwise="Create it with create_stream()."),
             stream=name,
         )
+
+    @property
+    def has_topics(self) -> bool:
+        """Whether the events of some stream are not in the home."""
+        with self._home.read() as connection:
+            return connection.execute(select(STREAMS.c.stream_id).where(STREAMS.c.log.is_not(None))).first() is not None
 
     def find_id(self, stream_id: int) -> StreamInfo | None:
         """Return the stream of an id, which may have changed or gone since it was last seen; None for an unknown id."""
@@ -165,6 +192,7 @@ class Catalog:
             is_sealed=row.state == _SEALED,
             version=row.version,
             created_at=row.created_at,
+            log=None if row.log is None else LogPlace.load(row.log),
         )
         if len(self._cache) >= _CACHED:
             self._cache.clear()
@@ -208,24 +236,41 @@ class Catalog:
             layout = change(now.layout)
             going = [segment.id for segment in now.layout.current if layout.is_sealed(segment.id)]
             _seal_segments(connection, now.id, going)
-            known = len(now.layout.segments)
-            _add_segments(connection, now.id, (segment.id for segment in layout.segments[known:]))
-            return self._store(connection, replace(now, layout=layout))
+            return self.change_layout(connection, now, layout)
 
     def seal(self, stream: StreamInfo) -> StreamInfo:
         """Let the stream take no more events; to say so twice is no error."""
         with self._home.write() as connection:
             now = self.require(connection, stream, lock=True)
             _seal_segments(connection, now.id, [segment.id for segment in now.layout.current])
-            return self._store(connection, replace(now, is_sealed=True))
+            return self.change_layout(connection, now, now.layout, is_sealed=True)
+
+    def change_layout(
+        self, connection: Connection, stream: StreamInfo, layout: Layout, *, is_sealed: bool = False
+    ) -> StreamInfo:
+        """Let a stream that is locked have a layout whose old segments are sealed, or that is sealed as a whole."""
+        fresh = [segment.id for segment in layout.segments[len(stream.layout.segments) :]]
+        if fresh:
+            _add_segments(connection, stream.id, fresh)
+        return self._store(connection, replace(stream, layout=layout, is_sealed=is_sealed))
 
     def delete(self, stream: StreamInfo) -> None:
         """Forget the stream, its events and its marks."""
         with self._home.write() as connection:
-            self.require(connection, stream, lock=True)
+            log = self.require(connection, stream, lock=True).log
             for table in ALL_TABLES:
                 connection.execute(delete(table).where(table.c.stream_id == stream.id))
         self._cache.pop(stream.id, None)
+        if log is not None and self._topics is not None:
+            self._topics.remove(log)
+
+    def _check_free(self, name: str, stream_id: int) -> None:
+        """Refuse a name that another stream has, before anything is made for it."""
+        with self._home.read() as connection:
+            wanted = select(STREAMS.c.stream_id).where(STREAMS.c.name == name)
+            known = connection.execute(wanted).scalar_one_or_none()
+        if known is not None and known != stream_id:
+            raise _exists(name)
 
     def _created_before(self, info: StreamInfo, error: IntegrityError) -> StreamInfo:
         """Return the stream that was to be created, if it is there already, or refuse the name or the id."""
@@ -242,12 +287,9 @@ class Catalog:
                 stream=info.name,
                 stream_id=info.id,
             ) from error
-        raise StreamExists(
-            f"There is a stream {info.name!r} already.",
-            rule="A name belongs to one stream.",
-            remedy="Open it with stream(), delete it first, or take another name.",
-            stream=info.name,
-        ) from error
+        if info.log is not None and self._topics is not None:
+            self._topics.remove(info.log)
+        raise _exists(info.name) from error
 
     def _store(self, connection: Connection, info: StreamInfo) -> StreamInfo:
         changed = replace(info, version=info.version + 1)
@@ -262,6 +304,15 @@ class Catalog:
             )
         )
         return changed
+
+
+def _exists(name: str) -> StreamExists:
+    return StreamExists(
+        f"There is a stream {name!r} already.",
+        rule="A name belongs to one stream.",
+        remedy="Open it with stream(), delete it first, or take another name.",
+        stream=name,
+    )
 
 
 def check_not_sealed(stream: StreamInfo) -> None:

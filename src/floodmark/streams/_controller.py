@@ -23,6 +23,7 @@ _POLL_SECONDS: Final = 0.01
 """How often other processes are looked at; writers of this process wake the controller at once."""
 _SWEEP: Final = 1_000_000
 _PAUSE_SECONDS: Final = 0.5
+_CHORES_SECONDS: Final = 0.1
 
 _LOG: Final = logging.getLogger("floodmark.streams")
 
@@ -50,7 +51,9 @@ class Controller:
 
     __slots__ = (
         "_backend",
+        "_chores",
         "_due",
+        "_ending",
         "_heard",
         "_now",
         "_seen",
@@ -74,8 +77,10 @@ class Controller:
         self._sweep_at: int | None = None
         self._now = 0
         self._waking = threading.Event()
+        self._ending = threading.Event()
         self._stopping = False
         self._thread: threading.Thread | None = None
+        self._chores: threading.Thread | None = None
 
     @property
     def name(self) -> str:
@@ -92,6 +97,8 @@ class Controller:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=f"floodmark controller {self.name}", daemon=True)
             self._thread.start()
+            self._chores = threading.Thread(target=self._tend, name=f"floodmark chores {self.name}", daemon=True)
+            self._chores.start()
 
     def wake(self) -> None:
         """Let it look now: a writer was heard in this process."""
@@ -101,9 +108,13 @@ class Controller:
         """Come to an end and give up the buckets, so that others can take them at once."""
         self._stopping = True
         self._waking.set()
+        self._ending.set()
         if self._thread is not None:
             self._thread.join()
             self._thread = None
+        if self._chores is not None:
+            self._chores.join()
+            self._chores = None
         else:
             self._leave()
 
@@ -119,6 +130,8 @@ class Controller:
         if self._sweep_at is None or not 0 < self._sweep_at - now <= _SWEEP:
             self._sweep_at = now + _SWEEP
             self._backend.transactions.sweep(self._share.leases)
+            if self._chores is None:
+                self._backend.tend_topics(self._share.leases)
         return looked
 
     def _hear(self, home: Home) -> None:
@@ -183,6 +196,22 @@ class Controller:
                 pause = _PAUSE_SECONDS
             self._waking.wait(pause)
         self._leave()
+
+    def _tend(self) -> None:
+        """Do what needs Kafka, apart from the rounds: if Kafka is away, these go on."""
+        while not self._stopping:
+            pause = _CHORES_SECONDS
+            try:
+                self._backend.tend_topics(tuple(self._share.leases))
+            except HomeClosed:
+                return
+            except FloodmarkError as error:
+                _LOG.warning("The controller %s goes on after: %s", self.name, error)
+                pause = _PAUSE_SECONDS
+            except Exception:
+                _LOG.exception("The controller %s goes on after an error.", self.name)
+                pause = _PAUSE_SECONDS
+            self._ending.wait(pause)
 
     def _leave(self) -> None:
         try:

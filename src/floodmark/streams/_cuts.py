@@ -1,6 +1,6 @@
 """Cuts: positions that cover the whole key space once, so that a reader can begin or end at them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from floodmark.errors import CutInvalid
@@ -117,3 +117,18 @@ def _both_sides(older: int, newer: int) -> CutInvalid:
         remedy="Leave the older one out, or the newer one if it was not begun.",
         segments=[older, newer],
     )
+
+
+def whole_cut(layout: Layout, cut: Position, ends: Mapping[int, int]) -> dict[int, int]:
+    """Return a cut as the ends of all segments that it has passed or lies in.
+
+    >>> whole_cut(Layout.create(1).split(0), {1: 4, 2: 0}, {0: 9, 1: 7, 2: 5})
+    {0: 9, 1: 4, 2: 0}
+    """
+    found: dict[int, int] = {}
+    for segment in layout.segments:
+        if segment.id in cut:
+            found[segment.id] = cut[segment.id]
+        elif layout.has_descendant(segment.id, cut):
+            found[segment.id] = ends[segment.id]
+    return found

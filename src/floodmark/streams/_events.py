@@ -42,21 +42,26 @@ class Events:
         """Return some of the events."""
         return Events(self.batch.slice(start, length), self.points[start : start + length])
 
-    def split(self, layout: Layout) -> list[tuple[int, Any]]:
-        """Return, for each segment that gets some, its events in order."""
+    def segments(self, layout: Layout) -> NDArray[np.int64]:
+        """Return for each event the open segment that it belongs to."""
         ids = np.array([segment.id for segment in layout.current], dtype=np.int64)
         if len(ids) == 1:
-            return [(int(ids[0]), self.batch)]
+            return np.full(len(self), ids[0])
         lows = np.array([segment.low for segment in layout.current])
-        places = np.searchsorted(lows, self.points, side="right") - 1
-        first = int(places[0])
-        if (places == first).all():
-            return [(int(ids[first]), self.batch)]
-        rows = np.argsort(places, kind="stable")
-        found, starts = np.unique(places[rows], return_index=True)
+        found: NDArray[np.int64] = ids[np.searchsorted(lows, self.points, side="right") - 1]
+        return found
+
+    def split(self, layout: Layout) -> list[tuple[int, Any]]:
+        """Return, for each segment that gets some, its events in order."""
+        segments = self.segments(layout)
+        first = int(segments[0])
+        if len(layout.current) == 1 or (segments == first).all():
+            return [(first, self.batch)]
+        rows = np.argsort(segments, kind="stable")
+        found, starts = np.unique(segments[rows], return_index=True)
         ends = [*starts[1:], len(rows)]
         parts = zip(found, starts, ends, strict=True)
-        return sorted((int(ids[place]), self.batch.take(pa.array(rows[start:end]))) for place, start, end in parts)
+        return [(int(segment), self.batch.take(pa.array(rows[start:end]))) for segment, start, end in parts]
 
 
 def payload_of(event: object) -> bytes:

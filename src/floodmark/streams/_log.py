@@ -1,6 +1,6 @@
 """What a log must do for a stream: keep events in order, know its ends, end segments, and commit all or nothing."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -15,6 +15,15 @@ class Author:
 
     writer: str
     instance: int
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A writer as it was opened. `watermarks` is what its times must be above to count, for each key."""
+
+    author: Author
+    next_number: int
+    watermarks: Mapping[str, int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +84,12 @@ class StreamLog(EventLog, Protocol):
 
     Transactions are ended by who keeps them, at the same place.
     """
+
+    def opened(self, stream: StreamInfo, opened: Opened) -> Opened:
+        """Return a writer that was opened, with how many events of its id the log really has."""
+
+    def closed(self, stream: StreamInfo, author: Author) -> None:
+        """Hear that a writer comes to its end."""
 
     def commit(self, stream: StreamInfo, transaction: str) -> dict[int, int]:
         """Put all events of a transaction into the stream, or none; return how far they fill the segments."""

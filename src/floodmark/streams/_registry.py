@@ -1,8 +1,8 @@
 """The writers of a stream, as the store knows them: opened, heard, idle, closed. Any process may take their word."""
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from sqlalchemy import Connection, Row, delete, select, update
@@ -12,7 +12,7 @@ from floodmark.control._store import insert_unless_there
 from floodmark.errors import FloodmarkError
 from floodmark.streams._again import LostRace, until_done
 from floodmark.streams._catalog import Catalog, StreamInfo, marks_topic
-from floodmark.streams._log import Author
+from floodmark.streams._log import Author, Opened, StreamLog
 from floodmark.streams._mark_rows import INSERT_MARK, UPDATE_MARK, changed_mark, new_mark, record_of
 from floodmark.streams._positions import Position, check_position
 from floodmark.streams._schema import KEYS, MARKS, TRANSACTIONS, WRITERS
@@ -27,28 +27,20 @@ _FORGET_ANONYMOUS: Final = 24 * 3_600_000_000
 Step = Callable[[WriterRecord], WriterRecord]
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """A writer as it was opened. `watermarks` is what its times must be above to count, for each key."""
-
-    author: Author
-    next_number: int
-    watermarks: Mapping[str, int | None]
-
-
 class Registry:
     """Takes what writers say. What is said of a stream and key is settled one after the other."""
 
-    __slots__ = ("_catalog", "_home")
+    __slots__ = ("_catalog", "_home", "_log")
 
-    def __init__(self, home: Home, catalog: Catalog) -> None:
-        """Keep it in this home."""
+    def __init__(self, home: Home, catalog: Catalog, log: StreamLog) -> None:
+        """Keep it in this home; `log` knows what writers have really written."""
         self._home = home
         self._catalog = catalog
+        self._log = log
 
     def open(self, stream: StreamInfo, writer: str | None, keys: Iterable[str]) -> Opened:
         """Open a writer, new or known. A known one goes on from its mark, and its older instance is heard no more."""
-        return until_done(lambda: self._open(stream, writer, keys))
+        return self._log.opened(stream, until_done(lambda: self._open(stream, writer, keys)))
 
     def note(self, stream: StreamInfo, author: Author, key: str, time: int, position: Position) -> MarkOutcome:
         """Take a mark, or say why not. A race that was lost is run again."""
@@ -70,6 +62,7 @@ class Registry:
 
     def close(self, stream: StreamInfo, author: Author, position: Position) -> None:
         """Take a writer's word that nothing comes any more."""
+        self._log.closed(stream, author)
         if author.writer.startswith(ANONYMOUS):
             here = (WRITERS.c.stream_id == stream.id, WRITERS.c.writer == author.writer)
             with self._home.write() as connection:

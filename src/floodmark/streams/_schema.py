@@ -23,8 +23,9 @@ STREAMS: Final = Table(
     Column("layout", Text, nullable=False),
     Column("version", BigInteger, nullable=False),
     Column("created_at", BigInteger, nullable=False),
+    Column("log", Text),
 )
-"""`version` counts the changes of settings, layout and state."""
+"""`version` counts the changes of settings, layout and state; `log` says where the events are, if not in the home."""
 
 SEGMENTS: Final = Table(
     "stream_segment",
@@ -34,6 +35,34 @@ SEGMENTS: Final = Table(
     Column("end_offset", BigInteger, nullable=False),
     Column("sealed", BigInteger, nullable=False),
 )
+"""`sealed` is 0, or 1 once `end_offset` is where the segment ends for good, or 2 while that is being found out."""
+
+SEALINGS: Final = Table(
+    "stream_sealing",
+    METADATA,
+    _stream_id(),
+    Column("attempt", BigInteger, nullable=False),
+    Column("layout", Text, nullable=False),
+    Column("seals", BigInteger, nullable=False),
+)
+"""Streams in Kafka whose segments are being sealed: what the layout is to be, and whether it is the end of them.
+
+Whoever goes on with it takes the next `attempt`.
+"""
+
+SENT: Final = Table(
+    "stream_sent",
+    METADATA,
+    _stream_id(),
+    Column("writer", Text, primary_key=True),
+    Column("position", Text, nullable=False),
+    Column("first_number", BigInteger, nullable=False),
+    Column("found", LargeBinary, nullable=False),
+)
+"""Of each writer to Kafka: where its unsettled events would lie, behind `position`, and which were `found` there.
+
+`found` has a bit for each event from `first_number` on.
+"""
 
 BATCHES: Final = Table(
     "stream_batch",
@@ -151,6 +180,8 @@ GROUPS: Final = Table(
 ALL_TABLES: Final = (
     STREAMS,
     SEGMENTS,
+    SEALINGS,
+    SENT,
     BATCHES,
     WRITERS,
     KEYS,

@@ -2,10 +2,10 @@
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
 from floodmark._durations import Duration
 from floodmark.control import Home
@@ -19,6 +19,9 @@ from floodmark.streams._stream import Stream
 from floodmark.streams.readers._group import Places, ReaderGroup, create_group
 from floodmark.streams.readers._requests import GroupRef
 
+LOG_VARIABLE: Final = "FLOODMARK_LOG"
+"""Where the events of new streams are, if nobody says otherwise."""
+
 
 def connect(
     location: str | Path | None = None,
@@ -27,6 +30,8 @@ def connect(
     clock: Callable[[], int] | None = None,
     token: str | None = None,
     ca: str | Path | None = None,
+    log: str | None = None,
+    log_options: Mapping[str, str] | None = None,
 ) -> "StreamHome":
     """Open the home at a directory, a `postgresql://` URL, or behind the service at an `http://` or `https://` URL.
 
@@ -38,6 +43,11 @@ def connect(
     one of them answers, all goes on. What a service may be asked for is up to a `token`, else to FLOODMARK_TOKEN;
     `ca`, else FLOODMARK_CA, is a file with the authorities whose certificates are trusted, in place of the system's.
 
+    With `log="kafka://host:port"`, else FLOODMARK_LOG, the events of streams that are created here are in Kafka; those
+    of others stay where they are, and nobody has to say so again. `log_options` are options of Kafka's client such as
+    kafka.sasl.password; each may also come from a variable such as FLOODMARK_KAFKA_SASL_PASSWORD, as it must where no
+    program can be told. None of them is stored.
+
     >>> with connect() as home:
     ...     stream = home.create_stream("shop/orders")
     ...     [stream.name for stream in home.streams()]
@@ -48,10 +58,13 @@ def connect(
         # Loaded when it is needed: most homes are not behind a service.
         from floodmark.streams.remote import open_remote
 
-        _check_unused(place, clock=clock)
+        _check_unused(place, clock=clock, log=log, log_options=log_options)
         return StreamHome(open_remote(place, token=token, ca=ca))
     _check_unused(place, token=token, ca=ca)
-    return StreamHome(LocalBackend(Home.open(location, clock=clock)), controller=controller)
+    where = log or os.environ.get(LOG_VARIABLE)
+    servers = None if not where else _servers_of(where, log_options)
+    home = Home.open(location, clock=clock)
+    return StreamHome(LocalBackend(home, log=servers, log_options=log_options), controller=controller)
 
 
 class StreamHome:
@@ -214,6 +227,20 @@ class StreamHome:
         controller.wake()
 
 
+def _servers_of(log: str, options: Mapping[str, str] | None) -> str:
+    """Return the brokers that the address of a log names, or refuse it."""
+    if not log.startswith("kafka://"):
+        raise InvalidOption(
+            f"The log is {log!r}.",
+            rule="It is Kafka, as kafka://host:port, or the home itself.",
+            remedy="Leave it out to keep events in the home.",
+            option="log",
+        )
+    from floodmark.kafka import KafkaSettings
+
+    return KafkaSettings.of(log, options).servers
+
+
 def _check_unused(place: object, **options: object) -> None:
     """Refuse an option that would change nothing: who gave it expects something of it."""
     for name, value in options.items():
@@ -221,7 +248,7 @@ def _check_unused(place: object, **options: object) -> None:
             is_service = isinstance(place, str) and place.lower().startswith("http")
             raise InvalidOption(
                 f"{name} was given for a home {'behind a service' if is_service else 'that is not behind a service'}.",
-                rule="A clock is for a home that is opened here, a token and a ca are for a service.",
+                rule="A clock and a log are for a home that is opened here, a token and a ca are for a service.",
                 remedy="Leave it out, or check the location.",
                 option=name,
             )

@@ -3,20 +3,19 @@
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, Table, bindparam, delete, func, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, func, select, update
 
 from floodmark.control import Home
-from floodmark.control._json import from_json, to_json
 from floodmark.errors import Conflict, UnknownWriter, WriterSuperseded
 from floodmark.streams._again import until_done
 from floodmark.streams._catalog import Catalog, StreamInfo, check_not_sealed
 from floodmark.streams._events import Events
+from floodmark.streams._kept_events import count_events, end_committed, forget_parts, keep_part, read_kept
 from floodmark.streams._layout import Layout
-from floodmark.streams._log import Author, Chunk
-from floodmark.streams._log_rows import SegmentGone, joined, keep, load_chunk, load_events, schema_of
-from floodmark.streams._positions import load_position, save_position
-from floodmark.streams._schema import BATCHES, SEGMENTS, TRANSACTION_BATCHES, TRANSACTIONS, WRITERS
-from floodmark.streams._transaction_rows import find, find_open
+from floodmark.streams._log import Author, Chunk, Opened
+from floodmark.streams._log_rows import SegmentGone, joined, keep, load_chunk, schema_of
+from floodmark.streams._schema import BATCHES, SEGMENTS, WRITERS
+from floodmark.streams._transaction_rows import find_open
 
 _PAGE_ROWS: Final = 128
 _PAGE_BYTES: Final = 16 * 2**20
@@ -78,8 +77,15 @@ class TableLog:
         try:
             return self._routed(stream, write)
         except _NotNext:
-            self._check_is_repeat(stream, author, first_number, after)
-            return self._ends_for(stream, events)
+            self.check_is_repeat(stream, author, first_number, after)
+            return self.ends_for(stream, events, self.ends)
+
+    def opened(self, stream: StreamInfo, opened: Opened) -> Opened:
+        """Return a writer as it was opened: what was written is settled in the same step."""
+        return opened
+
+    def closed(self, stream: StreamInfo, author: Author) -> None:
+        """Hear that a writer comes to its end, which changes nothing."""
 
     def ends(self, stream: StreamInfo) -> dict[int, int]:
         """Return the end of each segment, sealed ones included."""
@@ -102,41 +108,23 @@ class TableLog:
 
     def add(self, stream: StreamInfo, transaction: str, part: int, events: Events) -> None:
         """Keep events apart until their transaction is committed. A part that comes twice is kept once."""
-        table = TRANSACTION_BATCHES.c
         with self._home.write() as connection:
             self._catalog.require(connection, stream)
             find_open(connection, stream, transaction, self._home.now(connection))
-            here = (*_of(TRANSACTION_BATCHES, stream, transaction), table.part == part)
-            if connection.execute(select(table.part).where(*here)).first() is None:
-                connection.execute(
-                    insert(TRANSACTION_BATCHES).values(
-                        stream_id=stream.id,
-                        transaction_id=transaction,
-                        part=part,
-                        events=len(events),
-                        points=events.points.tobytes(),
-                        body=events.batch.serialize().to_pybytes(),
-                    )
-                )
+            keep_part(connection, stream, transaction, part, events)
 
     def commit(self, stream: StreamInfo, transaction: str) -> dict[int, int]:
         """Put all events of a transaction into the stream, or none; return how far they fill the segments."""
-        schema = schema_of(stream)
-        parts_here = _of(TRANSACTION_BATCHES, stream, transaction)
-        here = _of(TRANSACTIONS, stream, transaction)
 
         def write(connection: Connection, current: StreamInfo) -> dict[int, int]:
-            row = find(connection, stream, transaction, lock=True)
-            if row.position is not None:
-                return load_position(from_json(row.position))
-            rows = connection.execute(
-                select(TRANSACTION_BATCHES).where(*parts_here).order_by(TRANSACTION_BATCHES.c.part)
-            )
-            parts = [load_events(part, schema) for part in rows]
-            ends = _keep_parts(connection, current, row.writer, parts) if parts else {}
-            position = to_json(save_position(ends), "position")
-            connection.execute(update(TRANSACTIONS).where(*here).values(state="committed", position=position))
-            connection.execute(delete(TRANSACTION_BATCHES).where(*parts_here))
+            kept = read_kept(connection, stream, transaction)
+            if kept.position is not None:
+                return dict(kept.position)
+            ends: dict[int, int] = {}
+            if kept.events is not None:
+                first_number = count_events(connection, stream, kept.writer, len(kept.events))
+                ends = keep(connection, current, kept.writer, first_number, kept.events)
+            end_committed(connection, stream, transaction, ends)
             return ends
 
         return self._routed(stream, write)
@@ -144,7 +132,7 @@ class TableLog:
     def abort(self, stream: StreamInfo, transaction: str) -> None:
         """Forget the events of a transaction."""
         with self._home.write() as connection:
-            connection.execute(delete(TRANSACTION_BATCHES).where(*_of(TRANSACTION_BATCHES, stream, transaction)))
+            forget_parts(connection, stream, transaction)
 
     def _routed(self, stream: StreamInfo, write: Callable[[Connection, StreamInfo], dict[int, int]]) -> dict[int, int]:
         """Write by the layout that is known; if it turns out to be an old one, by the one that holds."""
@@ -161,8 +149,18 @@ class TableLog:
                 current = self._catalog.refresh(stream)
                 check_not_sealed(current)
 
-    def _check_is_repeat(self, stream: StreamInfo, author: Author, first_number: int, after: int) -> None:
-        """Refuse events that are not the next ones of their writer, unless they are there already."""
+    def check_is_repeat(self, stream: StreamInfo, author: Author, first_number: int, after: int) -> None:
+        """Refuse events that are not there already."""
+        if self.is_next(stream, author, after):
+            return
+        raise _not_next(author, first_number, after, self._writer(stream, author).next_number)
+
+    def is_next(self, stream: StreamInfo, author: Author, number: int) -> bool:
+        """Return whether an event of the newest instance of its writer is the next one."""
+        return bool(self._writer(stream, author).next_number == number)
+
+    def _writer(self, stream: StreamInfo, author: Author) -> Row[Any]:
+        """Return what is known of a writer, of which this must be the newest instance."""
         with self._home.read() as connection:
             self._catalog.require(connection, stream)
             row = connection.execute(
@@ -176,21 +174,14 @@ class TableLog:
                 writer=author.writer,
             )
         check_instance(row, author)
-        if row.next_number != after:
-            raise Conflict(
-                f"The writer {author.writer!r} sent its events {first_number} to {after - 1}, "
-                f"and {row.next_number} is the next one.",
-                rule="A writer numbers its events without gaps.",
-                remedy="Use a writer from one thread, or open it again.",
-                writer=author.writer,
-                first=first_number,
-                next=row.next_number,
-            )
+        return row
 
-    def _ends_for(self, stream: StreamInfo, events: Events) -> dict[int, int]:
+    def ends_for(
+        self, stream: StreamInfo, events: Events, ends_of: Callable[[StreamInfo], dict[int, int]]
+    ) -> dict[int, int]:
         """Return ends that surely lie behind events that were kept before, wherever that was."""
         current = self._catalog.refresh(stream)
-        ends = self.ends(current)
+        ends = ends_of(current)
         return {segment: ends[segment] for segment, _ in events.split(current.layout)}
 
     def _chunks(self, stream: StreamInfo, segment: int, start: int, end: int) -> Iterator[Chunk]:
@@ -232,13 +223,12 @@ def check_instance(row: Row[Any], author: Author) -> None:
         )
 
 
-def _keep_parts(connection: Connection, stream: StreamInfo, writer: str, parts: list[Events]) -> dict[int, int]:
-    events = Events.join(parts)
-    here = (WRITERS.c.stream_id == stream.id, WRITERS.c.writer == writer)
-    numbers = update(WRITERS).where(*here).values(next_number=WRITERS.c.next_number + len(events))
-    after: int = connection.execute(numbers.returning(WRITERS.c.next_number)).scalar_one()
-    return keep(connection, stream, writer, after - len(events), events)
-
-
-def _of(table: Table, stream: StreamInfo, transaction: str) -> tuple[Any, Any]:
-    return table.c.stream_id == stream.id, table.c.transaction_id == transaction
+def _not_next(author: Author, first_number: int, after: int, number: int) -> Conflict:
+    return Conflict(
+        f"The writer {author.writer!r} sent its events {first_number} to {after - 1}, and {number} is the next one.",
+        rule="A writer numbers its events without gaps.",
+        remedy="Use a writer from one thread, or open it again.",
+        writer=author.writer,
+        first=first_number,
+        next=number,
+    )

@@ -10,8 +10,8 @@ from floodmark.streams._backend import Backend, say_closed
 from floodmark.streams._buffer import Buffer
 from floodmark.streams._catalog import StreamInfo
 from floodmark.streams._key_points import Key
+from floodmark.streams._log import Opened
 from floodmark.streams._positions import furthest
-from floodmark.streams._registry import Opened
 from floodmark.streams._transaction_rows import TransactionState
 from floodmark.streams._transactions import CommitResult
 from floodmark.streams._units import Time, time_of

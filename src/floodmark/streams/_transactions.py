@@ -133,15 +133,19 @@ class Transactions:
         if state is not TransactionState.ABORTED:
             raise not_open(transaction, state, None)
 
-    def sweep(self, buckets: Iterable[int]) -> None:
-        """Bring to an end what is half done, or has taken too long, in the streams of these buckets."""
+    def sweep(self, buckets: Iterable[int], *, in_topics: bool = False) -> None:
+        """Bring to an end what is half done, or has taken too long, in the streams of these buckets.
+
+        That is those whose events are in the home, or those whose events are in topics.
+        """
         with self._home.read() as connection:
             now = self._home.now(connection)
             over = and_(_T.state == TransactionState.OPEN.value, _T.expires_at <= now)
             ended = _T.state.in_([TransactionState.COMMITTED.value, TransactionState.ABORTED.value])
             old = and_(ended, _T.expires_at < now - _KEPT)
             is_left = or_(over, old, _half_done(), _T.state == TransactionState.ABORTING.value)
-            in_buckets = select(STREAMS).where(STREAMS.c.bucket.in_(list(buckets)))
+            of_kind = STREAMS.c.log.is_not(None) if in_topics else STREAMS.c.log.is_(None)
+            in_buckets = select(STREAMS).where(STREAMS.c.bucket.in_(list(buckets)), of_kind)
             ours = STREAMS.c.stream_id.in_(select(_T.stream_id).where(is_left))
             streams = {row.stream_id: self._catalog.info(row) for row in connection.execute(in_buckets.where(ours))}
             wanted = select(TRANSACTIONS).where(_T.stream_id.in_(list(streams)), is_left).order_by(_T.request)

@@ -16,8 +16,9 @@ from floodmark.streams._backend import Backend, say_closed
 from floodmark.streams._buffer import Buffer
 from floodmark.streams._catalog import StreamInfo
 from floodmark.streams._key_points import Key
+from floodmark.streams._log import Opened
 from floodmark.streams._positions import Position, furthest
-from floodmark.streams._registry import ANONYMOUS, Opened
+from floodmark.streams._registry import ANONYMOUS
 from floodmark.streams._units import Time, micros_in, time_of
 from floodmark.streams._writers import MarkOutcome
 

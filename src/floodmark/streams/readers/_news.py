@@ -1,7 +1,7 @@
 """Waiting for news in a store: one small question, asked again and again, until the answer is new or time is over."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from sqlalchemy import CompoundSelect, Text, and_, cast, literal, select, union_all
@@ -13,15 +13,27 @@ from floodmark.streams.readers._requests import News, Wanted, WantedStream
 from floodmark.streams.readers._state import GroupState
 
 _POLL_SECONDS: Final = 0.005
+_ASK_SECONDS: Final = 0.02
 _GROUP, _STREAM, _SEGMENT, _KEY = range(4)
 
 
-def wait_for_news(home: Home, wanted: Wanted, seconds: float) -> News:
+EndsElsewhere = Callable[[WantedStream], Mapping[int, int] | None]
+"""Returns where a stream ends whose events are not in the store; None for one whose events are."""
+
+
+def wait_for_news(home: Home, wanted: Wanted, seconds: float, elsewhere: EndsElsewhere = lambda known: None) -> News:
     """Return what holds now, as soon as something is newer than what is known, or when the time is over."""
     give_up = time.monotonic() + seconds
     question = _question(wanted)
+    ask_at = 0.0
+    ends: dict[int, Mapping[int, int]] = {}
     while True:
-        news = _look(home, wanted, question)
+        if time.monotonic() >= ask_at:
+            # That costs more than a look into the store.
+            found = {known.stream_id: elsewhere(known) for known in wanted.streams if known.ends}
+            ends = {stream: those for stream, those in found.items() if those is not None}
+            ask_at = time.monotonic() + _ASK_SECONDS
+        news = _look(home, wanted, question, ends)
         if news.is_new_to(wanted) or time.monotonic() >= give_up:
             return news
         time.sleep(min(_POLL_SECONDS, max(give_up - time.monotonic(), 0)))
@@ -45,7 +57,9 @@ def _question(wanted: Wanted) -> "CompoundSelect[Any]":
     return union_all(*parts)
 
 
-def _look(home: Home, wanted: Wanted, question: "CompoundSelect[Any]") -> News:
+def _look(
+    home: Home, wanted: Wanted, question: "CompoundSelect[Any]", elsewhere: Mapping[int, Mapping[int, int]]
+) -> News:
     state = None
     with home.read() as connection:
         rows = list(connection.execute(question))
@@ -53,18 +67,21 @@ def _look(home: Home, wanted: Wanted, question: "CompoundSelect[Any]") -> News:
         if groups != [(wanted.group.id, wanted.version)]:
             found = connection.execute(select(GROUPS.c.state).where(GROUPS.c.name == wanted.group.name)).scalar()
             state = None if found is None else GroupState.load(from_json(found))
-    return News(tuple(_stream(known, rows) for known in wanted.streams), state)
+    return News(tuple(_stream(known, rows, elsewhere.get(known.stream_id)) for known in wanted.streams), state)
 
 
-def _stream(known: WantedStream, rows: Iterable[Any]) -> WantedStream:
+def _stream(known: WantedStream, rows: Iterable[Any], elsewhere: Mapping[int, int] | None) -> WantedStream:
     version, ends, marks = -1, dict(known.ends), dict(known.marks)
+    if elsewhere is not None:
+        ends = {segment: elsewhere.get(segment, end) for segment, end in ends.items()}
     for kind, stream, name, number in rows:
         if stream != known.stream_id or kind == _GROUP:
             continue
         if kind == _STREAM:
             version = number
         elif kind == _SEGMENT:
-            ends[int(name)] = number
+            if elsewhere is None:
+                ends[int(name)] = number
         else:
             marks[name] = number
     return WantedStream(known.stream_id, version, ends, marks)

@@ -7,9 +7,8 @@ from typing import Any
 from floodmark.streams._catalog import StreamInfo
 from floodmark.streams._entries import EntryKind
 from floodmark.streams._layout import Layout
-from floodmark.streams._log import Author
+from floodmark.streams._log import Author, Opened
 from floodmark.streams._positions import load_position, save_position
-from floodmark.streams._registry import Opened
 from floodmark.streams._settings import StreamSettings
 from floodmark.streams._transactions import CommitResult
 from floodmark.streams._why import WatermarkExplanation, WriterView

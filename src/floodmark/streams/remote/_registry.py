@@ -5,9 +5,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from floodmark.streams._catalog import StreamInfo
-from floodmark.streams._log import Author
+from floodmark.streams._log import Author, Opened
 from floodmark.streams._positions import Position, save_position
-from floodmark.streams._registry import Opened
 from floodmark.streams._settling import Note, Settled
 from floodmark.streams._writers import MarkOutcome
 from floodmark.streams.remote._client import Client

@@ -1,0 +1,222 @@
+"""Committing: the events of a transaction, kept in the home until then, go to Kafka in one transaction of Kafka's.
+
+Whoever commits first fences: Kafka lets no older attempt at the same transaction go on. Then it looks whether such an
+attempt has come to its end, and only then writes. So it does not matter who begins and who dies.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from floodmark.control import Home
+from floodmark.errors import FloodmarkError, KafkaAway
+from floodmark.kafka import KafkaSettings
+from floodmark.kafka._failures import LastError, failure, learn_partitions, option_refused
+from floodmark.streams._catalog import Catalog, StreamInfo, check_not_sealed
+from floodmark.streams._events import Events
+from floodmark.streams.kafka_log._connections import Connection, Connections
+from floodmark.streams.kafka_log._records import TRANSACTION, keys_and_values, transaction_of
+from floodmark.streams.kafka_log._sealing import Reached, Sealing
+from floodmark.streams.kafka_log._settling import OPEN, Sent, forget_sent, read_sent, read_states, write_sent
+
+TIMEOUT_MILLIS: Final = 60_000
+"""After which Kafka gives up a transaction of somebody who has died; until then it hides what came after it."""
+
+_PATIENCE_SECONDS: Final = 30.0
+_KEPT: Final = 16
+
+
+class _Fenced(Exception):
+    """Somebody else has taken the transaction over."""
+
+
+class Committing:
+    """Puts transactions into Kafka."""
+
+    def __init__(
+        self, home: Home, catalog: Catalog, connections: Connections, sealing: Sealing, reached: Reached
+    ) -> None:
+        """Commit those of streams of this home."""
+        self._home = home
+        self._catalog = catalog
+        self._connections = connections
+        self._sealing = sealing
+        self._reached = reached
+        self._producers: OrderedDict[str, _Producer] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def commit(self, stream: StreamInfo, writer: str, transaction: str, events: Events) -> dict[int, int]:
+        """Put events into Kafka, all or none, and return how far they fill the segments.
+
+        What was put there before under the same transaction is not put there again.
+        """
+        connection, topic = self._connections.of(stream)
+        # One at a time: within this process as among all.
+        with self._lock:
+            while True:
+                try:
+                    return self._commit(connection, topic, stream, writer, transaction, events)
+                except _Fenced:
+                    self._drop(stream, writer)
+                except FloodmarkError:
+                    self._drop(stream, writer)
+                    raise
+
+    def close(self) -> None:
+        """Let go of the producers."""
+        with self._lock:
+            self._producers.clear()
+
+    def _commit(
+        self, connection: Connection, topic: str, stream: StreamInfo, writer: str, transaction: str, events: Events
+    ) -> dict[int, int]:
+        producer = self._producer(connection.settings, stream, writer)
+        found = self._found(connection, topic, stream, transaction)
+        if found:
+            return found
+        current = self._catalog.newest_known(stream)
+        while True:
+            producer.begin()
+            self._reached("commit: begun")
+            ends = producer.send(topic, current, transaction, events)
+            self._reached("commit: sent")
+            with self._home.read() as reading:
+                states = read_states(reading, stream, ends)
+            if all(state.state == OPEN for state in states.values()) and len(states) == len(ends):
+                producer.commit()
+                self._reached("commit: committed")
+                return ends
+            # Half of it would lie behind the end of a segment.
+            producer.abort()
+            self._sealing.sealed(stream, list(ends))
+            current = self._catalog.refresh(stream)
+            check_not_sealed(current)
+
+    def _found(self, connection: Connection, topic: str, stream: StreamInfo, transaction: str) -> dict[int, int]:
+        """Return how far an earlier attempt has filled the segments, if it came to its end; nothing if there was none.
+
+        Before the first attempt it is written down where its records would lie.
+        """
+        segments = [segment.id for segment in self._catalog.refresh(stream).layout.segments]
+        name = f"{TRANSACTION}/{transaction}"
+        with self._home.read() as reading:
+            sent = read_sent(reading, stream, name)
+        ends = connection.cluster.ends(topic, segments, committed=False)
+        if sent is None:
+            with self._home.write() as writing:
+                write_sent(writing, stream, name, Sent(ends, 0))
+            return {}
+        found: dict[int, int] = {}
+        for segment, end in ends.items():
+            start = sent.position.get(segment, 0)
+            # A transaction of another writer may still be open and hide what lies behind.
+            for records in connection.committed.read(topic, segment, start, end, wait_to=end):
+                mine = [record.offset() for record in records if transaction_of(record.headers()) == transaction]
+                if mine:
+                    found[segment] = mine[-1] + 1
+        return found
+
+    def forget(self, writing: Any, stream: StreamInfo, transaction: str) -> None:
+        """Forget where the records of a transaction would lie, as part of a transaction of the store."""
+        forget_sent(writing, stream, f"{TRANSACTION}/{transaction}")
+
+    def _producer(self, settings: KafkaSettings, stream: StreamInfo, writer: str) -> "_Producer":
+        name = _name(stream, writer)
+        known = self._producers.pop(name, None)
+        if known is None:
+            known = _Producer(settings, name)
+        self._producers[name] = known
+        if len(self._producers) > _KEPT:
+            self._producers.popitem(last=False)
+        return known
+
+    def _drop(self, stream: StreamInfo, writer: str) -> None:
+        self._producers.pop(_name(stream, writer), None)
+
+
+class _Producer:
+    """A producer for the transactions of one writer. To make it fences those that were made before under its name."""
+
+    def __init__(self, settings: KafkaSettings, name: str) -> None:
+        self._settings = settings
+        self._said = LastError()
+        own: Mapping[str, Any] = {
+            "transactional.id": name,
+            "transaction.timeout.ms": TIMEOUT_MILLIS,
+            "message.max.bytes": 16 * 2**20,
+            "error_cb": self._said,
+        }
+        try:
+            self._client = Producer({"linger.ms": 1, **settings.client(), **own})
+        except KafkaException as error:
+            raise option_refused(error, settings) from error
+        self._do("fencing", lambda: self._client.init_transactions(_PATIENCE_SECONDS))
+
+    def begin(self) -> None:
+        self._do("beginning a transaction", self._client.begin_transaction)
+
+    def send(self, topic: str, stream: StreamInfo, transaction: str, events: Events) -> dict[int, int]:
+        """Send events where they belong by the layout of the stream, and return the ends when all have arrived."""
+        keys, values = keys_and_values(stream, events)
+        headers = [(TRANSACTION, transaction.encode())]
+        ends: dict[int, int] = {}
+        failures: list[KafkaError] = []
+
+        def arrived(error: KafkaError | None, record: Any) -> None:
+            if error is None:
+                ends[record.partition()] = max(record.offset() + 1, ends.get(record.partition(), 0))
+            else:
+                failures.append(error)
+
+        segments = events.segments(stream.layout)
+        self._do("looking at partitions", lambda: learn_partitions(self._client, topic, int(segments.max()) + 1, 10.0))
+        for place in np.argsort(segments, kind="stable").tolist():
+            arguments = (topic, values[place], keys[place], int(segments[place]), arrived)
+            while True:
+                try:
+                    self._client.produce(*arguments, headers=headers)
+                    break
+                except BufferError:
+                    self._client.poll(0.01)
+                except KafkaException as error:
+                    raise self._failure(error.args[0], "writing in a transaction") from error
+        left = self._client.flush(_PATIENCE_SECONDS)
+        if failures or left:
+            problem = failures[0] if failures else KafkaError(KafkaError._TIMED_OUT)
+            raise self._failure(problem, "writing in a transaction")
+        return ends
+
+    def commit(self) -> None:
+        self._do("committing", lambda: self._client.commit_transaction(_PATIENCE_SECONDS))
+
+    def abort(self) -> None:
+        self._do("aborting", lambda: self._client.abort_transaction(_PATIENCE_SECONDS))
+
+    def _do(self, doing: str, action: Any) -> None:
+        for attempt in range(5):
+            try:
+                action()
+                return
+            except KafkaException as error:
+                problem: KafkaError = error.args[0]
+                # Kafka's client says itself what may be asked again.
+                if problem.retriable() and attempt < 4:
+                    continue
+                raise self._failure(problem, f"{doing} a transaction" if " " not in doing else doing) from error
+
+    def _failure(self, error: KafkaError, doing: str) -> Exception:
+        if error.code() in (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH):
+            return _Fenced()
+        problem = failure(error, doing, self._settings, self._said.error)
+        if error.txn_requires_abort() and not isinstance(problem, KafkaAway):
+            # Such as a producer that was silent for too long: the next attempt begins anew.
+            return _Fenced() if error.code() == KafkaError.INVALID_TXN_STATE else problem
+        return problem
+
+
+def _name(stream: StreamInfo, writer: str) -> str:
+    return f"floodmark.{stream.id:x}.{writer}"

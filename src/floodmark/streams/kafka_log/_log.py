@@ -1,0 +1,316 @@
+"""The log in Kafka, as streams use it."""
+
+import threading
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from floodmark.control import Home
+from floodmark.errors import EventInvalid, KafkaAway, UnknownTopic
+from floodmark.streams._catalog import Catalog, StreamInfo, check_not_sealed
+from floodmark.streams._events import Events
+from floodmark.streams._kept_events import count_events, end_committed, read_kept
+from floodmark.streams._layout import Layout
+from floodmark.streams._log import Author, Chunk, Opened
+from floodmark.streams._table_log import TableLog
+from floodmark.streams.kafka_log._committing import Committing
+from floodmark.streams.kafka_log._connections import Connections
+from floodmark.streams.kafka_log._records import chunks_of, keys_and_values, number_of
+from floodmark.streams.kafka_log._sealing import Reached, Sealing
+from floodmark.streams.kafka_log._settling import (
+    OPEN,
+    Numbers,
+    Sent,
+    forget_sent,
+    packed,
+    read_sent,
+    read_states,
+    resumed,
+    settle,
+    write_sent,
+)
+from floodmark.streams.kafka_log._way import Way
+
+MOST_BYTES: Final = 15 * 2**20
+"""An event may not be larger."""
+
+FAILPOINTS: Final = (
+    "append: sent",
+    "append: acknowledged",
+    "append: settled",
+    "seal: begun",
+    "seal: taken",
+    "seal: record written",
+    "commit: begun",
+    "commit: sent",
+    "commit: committed",
+)
+"""The places at which a test may stop the process."""
+
+_PATIENCE_SECONDS: Final = 30.0
+
+
+class KafkaLog:
+    """Keeps the events of streams in Kafka. What is kept of a stream in the home is who wrote what, and where it ends.
+
+    A flush over several segments is not one step: if its process dies in the middle, some of it may be in the stream.
+    Who opens the writer again is told from which event on to go on, and what is there is not written twice.
+    """
+
+    def __init__(
+        self,
+        home: Home,
+        catalog: Catalog,
+        tables: TableLog,
+        connections: Connections,
+        reached: Reached = lambda place: None,
+    ) -> None:
+        """Keep them where the streams say; `tables` keeps the events of transactions until these are committed."""
+        self._home = home
+        self._catalog = catalog
+        self._tables = tables
+        self._connections = connections
+        self._reached = reached
+        self._sealing = Sealing(home, catalog, connections, reached)
+        self._committing = Committing(home, catalog, connections, self._sealing, reached)
+        self._ways: dict[tuple[int, str, int, int], Way] = {}
+        self._sure: dict[tuple[int, str], int] = {}
+        """The next number of writers of which nothing is in Kafka from there on, by what this process has done."""
+        self._lock = threading.Lock()
+
+    def append(self, stream: StreamInfo, author: Author, first_number: int, events: Events) -> dict[int, int]:
+        """Keep events, each once, and return how far the segments they went to are filled by them."""
+        of_writer = (stream.id, author.writer)
+        place = (*of_writer, author.instance, first_number)
+        with self._lock:
+            way = self._ways.pop(place, None)
+            is_sure = self._sure.pop(of_writer, None) == first_number
+        after = first_number + len(events)
+        if way is None:
+            if not self._tables.is_next(stream, author, first_number):
+                self._tables.check_is_repeat(stream, author, first_number, after)
+                return self._tables.ends_for(stream, events, self.ends)
+            found = self._look(stream, author, first_number) if not is_sure else self._sent(stream, author)
+            way = Way(self._catalog.newest_known(stream), events, ~found.places_found(first_number, len(events)))
+        try:
+            ends = self._bring(stream, author, first_number, way)
+        except KafkaAway:
+            with self._lock:
+                self._ways[place] = way
+            raise
+        self._sure[of_writer] = after
+        return ends
+
+    def ends(self, stream: StreamInfo) -> dict[int, int]:
+        """Return the end of each segment, sealed ones included; only what is committed counts.
+
+        A sealed segment ends where the store says, though a transaction may be open before that; to read it is to wait.
+        """
+        with self._there(stream):
+            connection, topic = self._connections.of(stream)
+            known = self._catalog.refresh(stream)
+            while True:
+                segments = [segment.id for segment in known.layout.segments]
+                # In this order: what is open after that ends behind it.
+                ends = connection.cluster.ends(topic, segments)
+                self._reached("ends: seen")
+                states = self._sealing.sealed(stream, segments)
+                known = self._catalog.refresh(stream)
+                if len(known.layout.segments) == len(segments):
+                    return {one: end if states[one].state == OPEN else states[one].end for one, end in ends.items()}
+
+    def read(self, stream: StreamInfo, segment: int, start: int, end: int) -> Iterator[Chunk]:
+        """Return the events of a segment from one offset to before another, as far as they are there."""
+        if start >= end:
+            return
+        with self._there(stream):
+            self._catalog.refresh(stream)
+            connection, topic = self._connections.of(stream)
+            committed = connection.cluster.ends(topic, [segment])[segment]
+            state = self._sealing.sealed(stream, [segment])[segment]
+            end = min(end, committed if state.state == OPEN else state.end)
+            # A transaction that is open may hide what lies before the end of a sealed segment.
+            for records in connection.committed.read(topic, segment, start, end, wait_to=end):
+                yield from chunks_of(stream, segment, records)
+
+    def scale(self, stream: StreamInfo, change: Callable[[Layout], Layout]) -> StreamInfo:
+        """Seal segments and open those that take their place."""
+        return self._sealing.scale(stream, change)
+
+    def seal(self, stream: StreamInfo) -> StreamInfo:
+        """Let the stream take no more events."""
+        return self._sealing.seal(stream)
+
+    def sweep(self, buckets: Collection[int]) -> None:
+        """Bring to an end what somebody who may be dead has begun in streams of these buckets."""
+        self._sealing.sweep(buckets)
+
+    def add(self, stream: StreamInfo, transaction: str, part: int, events: Events) -> None:
+        """Keep events in the home until their transaction is committed. A part that comes twice is kept once."""
+        self._check_sizes(keys_and_values(stream, events)[1])
+        self._tables.add(stream, transaction, part, events)
+
+    def commit(self, stream: StreamInfo, transaction: str) -> dict[int, int]:
+        """Put all events of a transaction into the stream, or none; return how far they fill the segments."""
+        with self._home.write() as writing:
+            kept = read_kept(writing, stream, transaction)
+        if kept.position is not None:
+            return dict(kept.position)
+        ends: dict[int, int] = {}
+        if kept.events is not None:
+            ends = self._committing.commit(stream, kept.writer, transaction, kept.events)
+        with self._home.write() as writing:
+            now = read_kept(writing, stream, transaction)
+            if now.position is not None:
+                return dict(now.position)
+            count_events(writing, stream, kept.writer, 0 if kept.events is None else len(kept.events))
+            end_committed(writing, stream, transaction, ends)
+            self._committing.forget(writing, stream, transaction)
+        return ends
+
+    def abort(self, stream: StreamInfo, transaction: str) -> None:
+        """Forget the events of a transaction."""
+        self._tables.abort(stream, transaction)
+
+    def opened(self, stream: StreamInfo, opened: Opened) -> Opened:
+        """Return a writer that was opened, with what is in Kafka of it, though it has never heard so."""
+        author, number = opened.author, opened.next_number
+        if number or author.instance > 1:
+            number = self._resume(stream, author, number)
+        else:
+            ends = self._all_ends(stream)
+            with self._home.write() as writing:
+                write_sent(writing, stream, author.writer, Sent(ends, 0))
+        self._sure[stream.id, author.writer] = number
+        return replace(opened, next_number=number)
+
+    def closed(self, stream: StreamInfo, author: Author) -> None:
+        """Forget where unsettled events of a writer would lie, if it is certain that it has none."""
+        with self._lock:
+            is_sure = self._sure.pop((stream.id, author.writer), None) is not None
+        if is_sure:
+            with self._home.write() as writing:
+                forget_sent(writing, stream, author.writer)
+
+    def close(self) -> None:
+        """Let go of what is connected."""
+        self._committing.close()
+        self._connections.close()
+
+    @contextmanager
+    def _there(self, stream: StreamInfo) -> Iterator[None]:
+        """Say of a topic that is gone that its stream is, if it is."""
+        try:
+            yield
+        except UnknownTopic:
+            self._catalog.refresh(stream)
+            raise
+
+    def _bring(self, stream: StreamInfo, author: Author, first_number: int, way: Way) -> dict[int, int]:
+        """Bring events to where they belong, wherever that is by the time they come there, and settle them."""
+        after = first_number + len(way.events)
+        connection, topic = self._connections.of(stream)
+        while True:
+            if way.flight is None:
+                self._check_sizes(way.values)
+                way.flight = connection.sender.send(topic, way.records(author, first_number))
+                self._reached("append: sent")
+            ends = way.flight.wait(_PATIENCE_SECONDS)
+            self._reached("append: acknowledged")
+            with self._home.write() as writing:
+                states = read_states(writing, stream, ends)
+                if len(states) == len(ends) and all(state.state == OPEN for state in states.values()):
+                    way.ends.update(ends)
+                    now = self._home.now(writing)
+                    if settle(writing, stream, author, (first_number, after), way.ends, now):
+                        self._reached("append: settled")
+                        return way.ends
+                    is_repeat = True
+                else:
+                    is_repeat = False
+            if is_repeat:
+                self._tables.check_is_repeat(stream, author, first_number, after)
+                return way.ends
+            self._go_on(stream, author, first_number, way, ends)
+
+    def _go_on(self, stream: StreamInfo, author: Author, first_number: int, way: Way, ends: dict[int, int]) -> None:
+        """Find out what of a flight lies before the ends of its segments; the rest goes on to those after them."""
+        states = self._sealing.sealed(stream, list(ends))
+        with self._home.read() as reading:
+            sent = read_sent(reading, stream, author.writer)
+        position = {} if sent is None else sent.position
+        for segment, end in ends.items():
+            if states[segment].state == OPEN:
+                way.arrived(segment, end)
+                continue
+            sealed_at = states[segment].end
+            numbers = self._numbers(stream, segment, position.get(segment, 0), sealed_at, author.writer)
+            way.arrived_before(segment, sealed_at, numbers - first_number)
+        way.layout_of(self._catalog.refresh(stream))
+        if way.is_left:
+            check_not_sealed(way.stream)
+
+    def _sent(self, stream: StreamInfo, author: Author) -> Sent:
+        with self._home.read() as reading:
+            return read_sent(reading, stream, author.writer) or Sent({}, 0)
+
+    def _look(self, stream: StreamInfo, author: Author, first_number: int) -> Sent:
+        """Find the events of a writer from a number on that are in Kafka, and keep what was found."""
+        with self._home.read() as reading:
+            sent = read_sent(reading, stream, author.writer)
+        ends = self._all_ends(stream)
+        if sent is None:
+            # It was closed when everything was settled.
+            looked = Sent(ends, first_number)
+        else:
+            states = self._sealing.sealed(stream, list(ends))
+            numbers = [np.empty(0, np.int64)]
+            for segment, end in ends.items():
+                start = sent.position.get(segment, 0)
+                stop = end if states[segment].state == OPEN else states[segment].end
+                numbers.append(self._numbers(stream, segment, start, stop, author.writer))
+            found = np.concatenate(numbers)
+            looked = Sent(sent.position, first_number, packed(found[found >= first_number].tolist(), first_number))
+        with self._home.write() as writing:
+            write_sent(writing, stream, author.writer, looked)
+        return looked
+
+    def _resume(self, stream: StreamInfo, author: Author, next_number: int) -> int:
+        """Settle what Kafka has of a writer without a gap; return the first number that it does not have."""
+        looked = self._look(stream, author, next_number)
+        after, rest = resumed(looked.numbers_found, next_number)
+        if after > next_number:
+            with self._home.write() as writing:
+                settle(writing, stream, author, (next_number, after), {}, self._home.now(writing))
+                kept = Sent(looked.position, after, packed(rest.tolist(), after))
+                write_sent(writing, stream, author.writer, kept)
+        return after
+
+    def _numbers(self, stream: StreamInfo, segment: int, start: int, end: int, writer: str) -> Numbers:
+        """Return the numbers of the events of a writer in a range of a segment."""
+        connection, topic = self._connections.of(stream)
+        found: list[int] = []
+        # What is not in a transaction counts, also behind a transaction that is open.
+        for records in connection.everything.read(topic, segment, start, end):
+            numbers = (number_of(record.headers(), writer) for record in records)
+            found.extend(number for number in numbers if number is not None)
+        return np.array(found, np.int64)
+
+    def _all_ends(self, stream: StreamInfo) -> dict[int, int]:
+        """Return where Kafka ends, whatever counts."""
+        connection, topic = self._connections.of(stream)
+        segments = [segment.id for segment in self._catalog.refresh(stream).layout.segments]
+        return connection.cluster.ends(topic, segments, committed=False)
+
+    def _check_sizes(self, values: list[bytes]) -> None:
+        largest = max(map(len, values), default=0)
+        if largest > MOST_BYTES:
+            raise EventInvalid(
+                f"An event has {largest} bytes.",
+                rule=f"In Kafka an event has at most {MOST_BYTES} bytes.",
+                remedy="Keep what is so large elsewhere, and write where it is.",
+                bytes=largest,
+            )

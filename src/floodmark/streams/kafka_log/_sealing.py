@@ -1,0 +1,155 @@
+"""Sealing segments of Kafka: the store says that it begins, Kafka gives a place, and the store says where it ends.
+
+Only the end that the store has counts. A record that ends a segment says no more than "ask the store": whoever finds a
+sealing half done writes another one, and what the first to come back with a place says holds.
+"""
+
+import time
+from collections.abc import Callable, Collection
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row, delete, insert, select, update
+
+from floodmark.control import Home
+from floodmark.control._json import from_json, to_json
+from floodmark.streams._catalog import Catalog, StreamInfo, check_not_sealed
+from floodmark.streams._layout import Layout
+from floodmark.streams._schema import SEALINGS, SEGMENTS, STREAMS
+from floodmark.streams.kafka_log._connections import Connections
+from floodmark.streams.kafka_log._records import SEAL
+from floodmark.streams.kafka_log._settling import SEALED, SEALING, SegmentState, read_states
+
+_PATIENCE_SECONDS: Final = 20.0
+_TAKE_OVER_SECONDS: Final = 1.0
+_POLL_SECONDS: Final = 0.005
+
+Reached = Callable[[str], None]
+"""Called where a test may stop the process."""
+
+
+class Sealing:
+    """Seals segments, and brings to an end what others have begun."""
+
+    def __init__(self, home: Home, catalog: Catalog, connections: Connections, reached: Reached) -> None:
+        """Seal the segments of streams of this home."""
+        self._home = home
+        self._catalog = catalog
+        self._connections = connections
+        self._reached = reached
+
+    def scale(self, stream: StreamInfo, change: Callable[[Layout], Layout]) -> StreamInfo:
+        """Seal segments and open those that take their place."""
+        connection, topic = self._connections.of(stream)
+        while True:
+            now = self.finish(stream)
+            check_not_sealed(now)
+            layout = change(now.layout)
+            connection.cluster.grow_topic(topic, len(layout.segments))
+            if self._begin(now, layout, seals=False):
+                self._reached("seal: begun")
+                return self.finish(stream)
+
+    def seal(self, stream: StreamInfo) -> StreamInfo:
+        """Seal all segments, and let none take their place."""
+        while True:
+            now = self.finish(stream)
+            if now.is_sealed or self._begin(now, now.layout, seals=True):
+                return self.finish(stream)
+
+    def finish(self, stream: StreamInfo) -> StreamInfo:
+        """Bring a sealing to its end, if one is under way, and return what the stream is then."""
+        while True:
+            attempt, segments = self._take(stream)
+            if attempt is None:
+                return self._catalog.refresh(stream)
+            self._reached("seal: taken")
+            connection, topic = self._connections.of(stream)
+            records = [(segment, None, b"", [(SEAL, str(attempt).encode())]) for segment in segments]
+            ends = connection.sender.send(topic, records).wait(_PATIENCE_SECONDS)
+            self._reached("seal: record written")
+            # What Kafka said is where the record ends; the segment ends before it.
+            places = {segment: end - 1 for segment, end in ends.items()}
+            done = self._end(stream, attempt, places)
+            if done is not None:
+                return done
+
+    def sealed(self, stream: StreamInfo, segments: list[int]) -> dict[int, SegmentState]:
+        """Return the states of segments, once none of them is being sealed any more."""
+        begun = time.monotonic()
+        while True:
+            with self._home.read() as connection:
+                states = read_states(connection, stream, segments)
+                if len(states) < len(segments):
+                    self._catalog.require(connection, stream)
+            if all(state.state != SEALING for state in states.values()):
+                return states
+            if time.monotonic() - begun > _TAKE_OVER_SECONDS:
+                # Whoever has begun may be dead.
+                self.finish(stream)
+            else:
+                time.sleep(_POLL_SECONDS)
+
+    def sweep(self, buckets: Collection[int]) -> None:
+        """Bring to an end what was begun in the streams of these buckets by somebody who may be dead."""
+        ours = select(STREAMS).where(STREAMS.c.bucket.in_(list(buckets)))
+        begun = ours.where(STREAMS.c.stream_id.in_(select(SEALINGS.c.stream_id)))
+        with self._home.read() as connection:
+            streams = [self._catalog.info(row) for row in connection.execute(begun)]
+        for stream in streams:
+            self.finish(stream)
+
+    def _begin(self, stream: StreamInfo, layout: Layout, *, seals: bool) -> bool:
+        """Say that segments are being sealed; return whether that was still what it was meant for."""
+        with self._home.write() as connection:
+            now = self._catalog.require(connection, stream, lock=True)
+            if now.version != stream.version or _under_way(connection, stream) is not None:
+                return False
+            connection.execute(
+                insert(SEALINGS).values(
+                    stream_id=stream.id, attempt=0, layout=to_json(layout.save(), "layout"), seals=int(seals)
+                )
+            )
+            for segment in _going(now, layout, seals=seals):
+                _set_state(connection, stream, segment, SEALING, 0)
+            return True
+
+    def _take(self, stream: StreamInfo) -> tuple[int | None, list[int]]:
+        """Take the sealing over that is under way, and return the number of this attempt, and what is to be sealed."""
+        with self._home.read() as connection:
+            if _under_way(connection, stream) is None:
+                return None, []
+        with self._home.write() as connection:
+            now = self._catalog.require(connection, stream, lock=True)
+            row = _under_way(connection, stream)
+            if row is None:
+                return None, []
+            here = SEALINGS.c.stream_id == stream.id
+            connection.execute(update(SEALINGS).where(here).values(attempt=row.attempt + 1))
+            going = _going(now, Layout.load(from_json(row.layout)), seals=bool(row.seals))
+            return row.attempt + 1, going
+
+    def _end(self, stream: StreamInfo, attempt: int, places: dict[int, int]) -> StreamInfo | None:
+        """Say where segments end, once and for all; None if somebody else has taken over."""
+        with self._home.write() as connection:
+            now = self._catalog.require(connection, stream, lock=True)
+            row = _under_way(connection, stream)
+            if row is None or row.attempt != attempt:
+                return None
+            for segment, end in sorted(places.items()):
+                _set_state(connection, stream, segment, SEALED, end)
+            connection.execute(delete(SEALINGS).where(SEALINGS.c.stream_id == stream.id))
+            layout = Layout.load(from_json(row.layout))
+            return self._catalog.change_layout(connection, now, layout, is_sealed=bool(row.seals))
+
+
+def _under_way(connection: Connection, stream: StreamInfo) -> Row[Any] | None:
+    return connection.execute(select(SEALINGS).where(SEALINGS.c.stream_id == stream.id)).one_or_none()
+
+
+def _going(now: StreamInfo, layout: Layout, *, seals: bool) -> list[int]:
+    return [segment.id for segment in now.layout.current if seals or layout.is_sealed(segment.id)]
+
+
+def _set_state(connection: Connection, stream: StreamInfo, segment: int, state: int, end: int) -> None:
+    here = (SEGMENTS.c.stream_id == stream.id, SEGMENTS.c.segment == segment)
+    connection.execute(update(SEGMENTS).where(*here).values(sealed=state, end_offset=end))

@@ -1,0 +1,159 @@
+"""What counts of a flush: it is settled in the store, after Kafka has it. What a crash left open is found again.
+
+The order is what makes it safe. Kafka has acknowledged the records, and only then the state of their segments is read,
+in a transaction that begins afterwards: a segment that is open then ends behind them, whoever seals it.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import Connection, bindparam, delete, select, update
+
+from floodmark.control._json import from_json, to_json
+from floodmark.control._store import put
+from floodmark.streams._catalog import StreamInfo
+from floodmark.streams._log import Author
+from floodmark.streams._positions import Position, load_position, save_position
+from floodmark.streams._schema import SEGMENTS, SENT, WRITERS
+
+OPEN: Final = 0
+SEALED: Final = 1
+SEALING: Final = 2
+
+_SETTLE: Final = (
+    update(WRITERS)
+    .where(
+        WRITERS.c.stream_id == bindparam("s"),
+        WRITERS.c.writer == bindparam("w"),
+        WRITERS.c.instance == bindparam("i"),
+        WRITERS.c.next_number == bindparam("first"),
+    )
+    .values(next_number=bindparam("after"), touched_at=bindparam("now"))
+)
+
+Numbers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentState:
+    """What the store says of a segment: whether it is open, and where it ends once it is sealed."""
+
+    state: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What is known of a writer's records: all its unsettled ones lie behind `position`, and some were found there.
+
+    A segment that the position does not name was made later, and is looked at from its beginning.
+    """
+
+    position: Position
+    first_number: int
+    found: bytes = b""
+    """A bit for each event from `first_number` on: whether Kafka has it, though its writer never heard so."""
+
+    @property
+    def numbers_found(self) -> Numbers:
+        """The numbers of the events that were found.
+
+        >>> Sent({}, 10, packed([10, 12], 10)).numbers_found.tolist()
+        [10, 12]
+        """
+        bits = np.unpackbits(np.frombuffer(self.found, np.uint8))
+        return np.flatnonzero(bits).astype(np.int64) + self.first_number
+
+    def places_found(self, first_number: int, count: int) -> NDArray[np.bool_]:
+        """Return for each event from a number on whether it was found.
+
+        >>> Sent({}, 10, packed([10, 12], 10)).places_found(10, 4).tolist()
+        [True, False, True, False]
+        >>> Sent({}, 10, packed([10, 12], 10)).places_found(11, 1).tolist()
+        [False]
+        """
+        found = np.zeros(count, np.bool_)
+        if self.found and self.first_number == first_number:
+            bits = np.unpackbits(np.frombuffer(self.found, np.uint8))[:count].astype(np.bool_)
+            found[: len(bits)] = bits
+        return found
+
+
+def packed(numbers: Iterable[int], first_number: int) -> bytes:
+    """Return a bit for each number from the first on: whether it is among them."""
+    places = np.fromiter(numbers, np.int64) - first_number
+    if not len(places):
+        return b""
+    bits = np.zeros(int(places.max()) + 1, np.uint8)
+    bits[places] = 1
+    return np.packbits(bits).tobytes()
+
+
+def resumed(found: Numbers, next_number: int) -> tuple[int, Numbers]:
+    """Return the first number that was not found, from the next one on, and the found ones behind it.
+
+    >>> after, rest = resumed(np.array([5, 6, 8]), 5)
+    >>> after, rest.tolist()
+    (7, [8])
+    """
+    ahead = np.unique(found[found >= next_number])
+    gaps = np.flatnonzero(ahead != np.arange(next_number, next_number + len(ahead)))
+    run = len(ahead) if not len(gaps) else int(gaps[0])
+    return next_number + run, ahead[run:]
+
+
+def read_states(connection: Connection, stream: StreamInfo, segments: Iterable[int]) -> dict[int, SegmentState]:
+    """Return what the store says of segments, in this transaction."""
+    wanted = select(SEGMENTS.c.segment, SEGMENTS.c.sealed, SEGMENTS.c.end_offset)
+    here = (SEGMENTS.c.stream_id == stream.id, SEGMENTS.c.segment.in_(list(segments)))
+    return {
+        row.segment: SegmentState(row.sealed, row.end_offset) for row in connection.execute(wanted.where(*here)).all()
+    }
+
+
+def read_sent(connection: Connection, stream: StreamInfo, writer: str) -> Sent | None:
+    """Return what is known of the records of a writer."""
+    row = connection.execute(select(SENT).where(*_of(stream, writer))).one_or_none()
+    if row is None:
+        return None
+    return Sent(load_position(from_json(row.position)), row.first_number, bytes(row.found))
+
+
+def write_sent(connection: Connection, stream: StreamInfo, writer: str, sent: Sent) -> None:
+    """Keep what is known of the records of a writer."""
+    position = to_json(save_position(sent.position), "position")
+    row: dict[str, Any] = {"stream_id": stream.id, "writer": writer, "position": position}
+    put(connection, SENT, {**row, "first_number": sent.first_number, "found": sent.found})
+
+
+def forget_sent(connection: Connection, stream: StreamInfo, writer: str) -> None:
+    """Forget what is known of the records of a writer: it has none that are not settled."""
+    connection.execute(delete(SENT).where(*_of(stream, writer)))
+
+
+def settle(
+    connection: Connection,
+    stream: StreamInfo,
+    author: Author,
+    numbers: tuple[int, int],
+    ends: Mapping[int, int],
+    now: int,
+) -> bool:
+    """Let events from a number to before another count, if they are the next ones of the newest instance."""
+    first, after = numbers
+    sent = {"s": stream.id, "w": author.writer, "i": author.instance, "first": first, "after": after, "now": now}
+    if connection.execute(_SETTLE, sent).rowcount != 1:
+        return False
+    before = read_sent(connection, stream, author.writer)
+    position = {} if before is None else dict(before.position)
+    for segment, end in ends.items():
+        position[segment] = max(end, position.get(segment, 0))
+    write_sent(connection, stream, author.writer, Sent(position, after))
+    return True
+
+
+def _of(stream: StreamInfo, writer: str) -> tuple[Any, Any]:
+    return SENT.c.stream_id == stream.id, SENT.c.writer == writer
