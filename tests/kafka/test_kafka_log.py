@@ -12,6 +12,7 @@ from floodmark.errors import EventInvalid, StreamDeleted, StreamExists, StreamSe
 from floodmark.kafka import KafkaCluster, KafkaSettings
 from floodmark.streams import Stream, StreamHome, connect
 from floodmark.streams.kafka_log._records import SEAL
+from floodmark.streams.kafka_log._sending import Outgoing
 from floodmark.testing import KafkaBroker
 from kafka_homes import CONSUMER, PRODUCER, Hook, Stopped, console, foreign_producer, numbers_in, open_home, topic_of
 
@@ -179,12 +180,12 @@ def test_of_a_flush_that_meets_the_seal_each_event_is_there_once_and_in_order(op
 
     def half(topic: str, records: Any) -> Any:
         """Send half of the records, seal, and send the other half: as if the seal had come between."""
-        records = list(records)
+        headers = list(records.headers)
+        columns = (records.partitions, records.keys, records.values, headers)
         connection.sender.send = send  # type: ignore[method-assign]
-        first = send(topic, records[:50])
-        first.wait(10)
+        send(topic, Outgoing(*(column[:50] for column in columns))).wait(10)
         stream.merge([0, 1])
-        flight = send(topic, records[50:])
+        flight = send(topic, Outgoing(*(column[50:] for column in columns)))
         flight.wait(10)
         return flight
 
@@ -259,7 +260,9 @@ def test_of_a_flush_that_came_half_only_the_other_half_is_written_again(opening:
     send = connection.sender.send
 
     def half(topic: str, records: Any) -> Any:
-        send(topic, [record for record in records if record[0] == 0]).wait(10)
+        places = [place for place, partition in enumerate(records.partitions) if partition == 0]
+        columns = (records.partitions, records.keys, records.values, list(records.headers))
+        send(topic, Outgoing(*([column[place] for place in places] for column in columns))).wait(10)
         raise Stopped
 
     connection.sender.send = half  # type: ignore[method-assign]

@@ -14,6 +14,7 @@ from floodmark.kafka._settings import KafkaSettings
 _AT_ONCE: Final = 20_000
 _PATIENCE_SECONDS: Final = 60.0
 _POLL_SECONDS: Final = 0.5
+_MORE_SECONDS: Final = 0.005
 _KEPT: Final = 8
 
 Records = list[Any]
@@ -63,8 +64,12 @@ class Fetcher:
         client = consumer.client
         client.assign([place])
         give_up = time.monotonic() + self._patience
+        position = int(place.offset)
         while True:
-            records = client.consume(_AT_ONCE, _POLL_SECONDS)
+            first = client.poll(_POLL_SECONDS)
+            # The client waits for as many as it is asked for; what is there is enough.
+            more = max(min(_AT_ONCE, end - position) - 1, 0)
+            records = [] if first is None else [first, *(client.consume(more, _MORE_SECONDS) if more else ())]
             if not records:
                 if time.monotonic() > give_up:
                     error = KafkaError(KafkaError._TIMED_OUT)
@@ -73,12 +78,14 @@ class Fetcher:
             give_up = time.monotonic() + self._patience
             last = records[-1]
             is_over = False
-            if any(record.error() for record in records[-2:]) or records[0].error():
+            # What says that an end was reached may also come in the middle.
+            if any(record.error() for record in records):
                 records, is_over = self._checked(records, place, end, wait_to)
             elif last.offset() >= end:
                 is_over = True
                 records = [record for record in records if record.offset() < end]
             if records:
+                position = records[-1].offset() + 1
                 yield records
             if is_over or (last.error() is None and last.offset() == end - 1):
                 return
@@ -140,6 +147,10 @@ class _Consumer:
                     # A limit for its own memory; who knows better may say so.
                     "queued.max.messages.kbytes": 65_536,
                     "fetch.message.max.bytes": 4 * 2**20,
+                    # At the end of a partition the broker waits for more so long, and lets nothing else through.
+                    "fetch.wait.max.ms": 10,
+                    # When it has read ahead enough, the client pauses: a second, unless it is told otherwise.
+                    "fetch.queue.backoff.ms": 5,
                     **settings.client(
                         # Nobody joins the group, but the client insists on a name.
                         group_id="floodmark",

@@ -17,6 +17,7 @@ from floodmark.streams._layout import Layout
 from floodmark.streams._schema import SEALINGS, SEGMENTS, STREAMS
 from floodmark.streams.kafka_log._connections import Connections
 from floodmark.streams.kafka_log._records import SEAL
+from floodmark.streams.kafka_log._sending import Outgoing
 from floodmark.streams.kafka_log._settling import SEALED, SEALING, SegmentState, read_states
 
 _PATIENCE_SECONDS: Final = 20.0
@@ -64,7 +65,9 @@ class Sealing:
                 return self._catalog.refresh(stream)
             self._reached("seal: taken")
             connection, topic = self._connections.of(stream)
-            records = [(segment, None, b"", [(SEAL, str(attempt).encode())]) for segment in segments]
+            count = len(segments)
+            headers = [[(SEAL, str(attempt).encode())]] * count
+            records = Outgoing(segments, [None] * count, [b""] * count, headers)
             ends = connection.sender.send(topic, records).wait(_PATIENCE_SECONDS)
             self._reached("seal: record written")
             # What Kafka said is where the record ends; the segment ends before it.

@@ -1,7 +1,8 @@
 """Sending: what was given to Kafka's client arrives once and in order, or it is said that it is not known."""
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -14,8 +15,18 @@ _POLL_SECONDS: Final = 0.1
 _FULL_SECONDS: Final = 0.01
 _LEARN_SECONDS: Final = 10.0
 
-Outgoing = tuple[int, bytes | None, bytes, list[Header]]
-"""A record: the partition, key, value and headers."""
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """Records to be sent, in their order: for each the partition, key, value and headers.
+
+    The headers come one after the other: to make them all at once takes as long as to send them.
+    """
+
+    partitions: Sequence[int]
+    keys: Sequence[bytes | None]
+    values: Sequence[bytes]
+    headers: Iterable[list[Header]]
 
 
 class Flight:
@@ -85,19 +96,19 @@ class Sender:
         self._thread = threading.Thread(target=self._serve, name="floodmark kafka", daemon=True)
         self._thread.start()
 
-    def send(self, topic: str, records: Iterable[Outgoing]) -> Flight:
+    def send(self, topic: str, records: Outgoing) -> Flight:
         """Give records to the client, in their order, and return what tells when they have arrived."""
         flight = Flight(topic, self._settings)
         # Two methods of a dict, and not two lines of Python for each record: that is a third of the time.
         heard: Callable[..., Any] = flight.failures.setdefault
-        records = list(records)
-        last = {record[0]: place for place, record in enumerate(records)}
+        last = {partition: place for place, partition in enumerate(records.partitions)}
         flight.expect(last)
         ends = set(last.values())
         producer = self._current()
         if last:
             self._learn(producer, topic, max(last) + 1)
-        for place, (partition, key, value, headers) in enumerate(records):
+        columns = zip(records.partitions, records.keys, records.values, records.headers, strict=True)
+        for place, (partition, key, value, headers) in enumerate(columns):
             on_delivery = flight.arrived if place in ends else heard
             while True:
                 try:

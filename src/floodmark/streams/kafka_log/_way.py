@@ -29,16 +29,15 @@ class Way:
         """Whether some of it has not arrived."""
         return bool(self.left.any())
 
-    def records(self, author: Author, first_number: int) -> list[Outgoing]:
+    def records(self, author: Author, first_number: int) -> Outgoing:
         """Return what is left as records, in the order of the events."""
         prefix = number_prefix(author)
-        places = np.flatnonzero(self.left).tolist()
-        segments = self._segments.tolist()
+        places = np.flatnonzero(self.left)
         keys, values = self.keys, self.values
-        return [
-            (segments[place], keys[place], values[place], [(NUMBER, prefix + b"%d" % (first_number + place))])
-            for place in places
-        ]
+        if len(places) < len(self.left):
+            keys, values = [keys[place] for place in places], [values[place] for place in places]
+        headers = ([(NUMBER, prefix + b"%d" % number)] for number in (places + first_number).tolist())
+        return Outgoing(self._segments[places].tolist(), keys, values, headers)
 
     def arrived(self, segment: int, end: int) -> None:
         """Take it that all events for a segment have arrived."""
