@@ -17,7 +17,7 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def home(tmp_path: Path, clock: ManualClock) -> Iterator[StreamHome]:
+def home(tmp_path: Path, clock: ManualClock, log: str) -> Iterator[StreamHome]:
     with connect(tmp_path / "home", controller=False, clock=clock.now) as home:
         yield home
 

@@ -28,3 +28,17 @@ def broker() -> Iterator[KafkaBroker]:
 def topic_name() -> str:
     """Give a name that no topic has."""
     return f"topic-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def log_in_kafka(broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the events of streams that are created be in Kafka, whoever creates them."""
+    monkeypatch.setenv("FLOODMARK_LOG", broker.url)
+
+
+@pytest.fixture(params=["home", "kafka"])
+def log(request: pytest.FixtureRequest) -> str:
+    """Run a test twice: with events in the home, and in Kafka."""
+    if request.param == "kafka":
+        request.getfixturevalue("log_in_kafka")
+    return str(request.param)

@@ -353,7 +353,8 @@ def test_a_commit_is_brought_to_its_end_once_whoever_died_over_it(opening: Opene
     assert stream.why().writers[0].time == 5
 
 
-def test_an_open_transaction_hides_what_comes_after_it(opening: Opener, broker: KafkaBroker) -> None:
+@pytest.mark.parametrize("ending", ["committed", "aborted"])
+def test_an_open_transaction_hides_what_comes_after_it(opening: Opener, broker: KafkaBroker, ending: str) -> None:
     """K6: only what is committed counts, and a sealed segment is read to its end, however long that takes."""
     home = opening()
     stream = home.create_stream("s")
@@ -371,9 +372,12 @@ def test_an_open_transaction_hides_what_comes_after_it(opening: Opener, broker: 
     thread, outcome = in_thread(lambda: numbers_in(stream))
     time.sleep(0.5)
     assert outcome == []
-    producer.commit_transaction(20)
+    if ending == "committed":
+        producer.commit_transaction(20)
+    else:
+        producer.abort_transaction(20)
     thread.join(20)
-    assert outcome == [[0, 1, 2, 3]]
+    assert outcome == [[0, 1, 2, 3] if ending == "committed" else [3]]
 
 
 # Topics
@@ -381,13 +385,16 @@ def test_an_open_transaction_hides_what_comes_after_it(opening: Opener, broker: 
 
 def test_the_topics_of_a_stream_come_and_go_with_it(opening: Opener, cluster: KafkaCluster) -> None:
     home = opening()
-    stream = home.create_stream("shop/orders", segments=3)
+    stream = home.create_stream("shop/come-and-go", segments=3)
     topic = topic_of(stream)
     assert cluster.topic(topic).partitions == 3
     assert f"{topic}.marks" in cluster.topics()
     with pytest.raises(StreamExists):
-        home.create_stream("shop/orders")
-    assert [name for name in cluster.topics() if name.startswith("floodmark.shop.orders-")] == [topic, f"{topic}.marks"]
+        home.create_stream("shop/come-and-go")
+    assert [name for name in cluster.topics() if name.startswith("floodmark.shop.come-and-go-")] == [
+        topic,
+        f"{topic}.marks",
+    ]
     stream.delete()
     wait_until(lambda: topic not in cluster.topics())
     with pytest.raises(StreamDeleted):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import OFFSET_INVALID, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
 from floodmark._words import did_you_mean
@@ -145,16 +145,22 @@ class KafkaCluster:
         asked = {TopicPartition(topic, partition): wanted for partition in partitions}
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
 
+        def once(admin: AdminClient) -> dict[int, Any]:
+            answers = admin.list_offsets(asked, isolation_level=level, **_TIMEOUT)
+            found = {place.partition: answer.result() for place, answer in answers.items()}
+            if any(one.offset == OFFSET_INVALID for one in found.values()):
+                # So says a broker that has just come back.
+                raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
+            return found
+
         def ask(admin: AdminClient) -> dict[int, Any]:
             try:
-                found = admin.list_offsets(asked, isolation_level=level, **_TIMEOUT)
-                return {place.partition: answer.result() for place, answer in found.items()}
+                return once(admin)
             except KafkaException as error:
                 if not is_unknown(error.args[0]):
                     raise
             learn_partitions(admin, topic, 1 + max(place.partition for place in asked), _LEARN_SECONDS)
-            found = admin.list_offsets(asked, isolation_level=level, **_TIMEOUT)
-            return {place.partition: answer.result() for place, answer in found.items()}
+            return once(admin)
 
         return self._ask(ask, f"asking where the topic {topic} ends") if asked else {}
 

@@ -30,6 +30,11 @@ _AWAY: Final = {
     KafkaError.NOT_ENOUGH_REPLICAS,
     KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
     KafkaError.NETWORK_EXCEPTION,
+    # A broker that has come back, and a client that has not heard of it.
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.OFFSET_NOT_AVAILABLE,
+    KafkaError.KAFKA_STORAGE_ERROR,
     KafkaError.NOT_CONTROLLER,
     KafkaError.BROKER_NOT_AVAILABLE,
 }
@@ -47,7 +52,8 @@ _UNKNOWN: Final = {KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION, Kaf
 
 def is_unknown(error: KafkaError) -> bool:
     """Return whether an error says that a topic or partition is not known, perhaps only not yet to this client."""
-    return error.code() in _UNKNOWN
+    # "No leaders found" is what it says of a partition that was added.
+    return error.code() in _UNKNOWN or error.code() == KafkaError._NOENT
 
 
 def learn_partitions(client: Any, topic: str, partitions: int, seconds: float) -> None:

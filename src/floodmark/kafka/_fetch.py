@@ -5,9 +5,10 @@ import time
 from collections.abc import Iterator
 from typing import Any, Final
 
-from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from floodmark.errors import KafkaAway, TopicTrimmed
+from floodmark.kafka._collector import collector_paused
 from floodmark.kafka._failures import LastError, failure, option_refused
 from floodmark.kafka._settings import KafkaSettings
 
@@ -15,6 +16,8 @@ _AT_ONCE: Final = 20_000
 _PATIENCE_SECONDS: Final = 60.0
 _POLL_SECONDS: Final = 0.5
 _MORE_SECONDS: Final = 0.005
+_AGAIN_SECONDS: Final = 0.1
+_REQUEST_SECONDS: Final = 5.0
 _KEPT: Final = 8
 
 Records = list[Any]
@@ -69,7 +72,8 @@ class Fetcher:
             first = client.poll(_POLL_SECONDS)
             # The client waits for as many as it is asked for; what is there is enough.
             more = max(min(_AT_ONCE, end - position) - 1, 0)
-            records = [] if first is None else [first, *(client.consume(more, _MORE_SECONDS) if more else ())]
+            with collector_paused():
+                records = [] if first is None else [first, *(client.consume(more, _MORE_SECONDS) if more else ())]
             if not records:
                 if time.monotonic() > give_up:
                     error = KafkaError(KafkaError._TIMED_OUT)
@@ -79,18 +83,20 @@ class Fetcher:
             last = records[-1]
             is_over = False
             # What says that an end was reached may also come in the middle.
-            if any(record.error() for record in records):
-                records, is_over = self._checked(records, place, end, wait_to)
+            if any(map(Message.error, records)):
+                records, is_over = self._checked(client, records, place, end, wait_to)
             elif last.offset() >= end:
                 is_over = True
                 records = [record for record in records if record.offset() < end]
             if records:
-                position = records[-1].offset() + 1
+                position = place.offset = records[-1].offset() + 1
                 yield records
             if is_over or (last.error() is None and last.offset() == end - 1):
                 return
 
-    def _checked(self, records: Records, place: TopicPartition, end: int, wait_to: int) -> tuple[Records, bool]:
+    def _checked(
+        self, client: Consumer, records: Records, place: TopicPartition, end: int, wait_to: int
+    ) -> tuple[Records, bool]:
         """Return the records among what came, and whether there are no more to wait for."""
         sound: Records = []
         for record in records:
@@ -104,13 +110,28 @@ class Fetcher:
                 if reached == OFFSET_INVALID or reached >= max(wait_to, 0):
                     return sound, True
             elif error.code() == KafkaError._AUTO_OFFSET_RESET:
-                raise trimmed(place.topic, place.partition, place.offset)
+                self._assign_again(client, place)
+                return [], False
             else:
                 problem = failure(error, _reading(place), self.settings)
                 # The client reconnects by itself.
                 if not isinstance(problem, KafkaAway):
                     raise problem
         return sound, False
+
+    def _assign_again(self, client: Consumer, place: TopicPartition) -> None:
+        """Go on where it was; a broker that has just come back says for a moment that there is no such offset."""
+        try:
+            start, _ = client.get_watermark_offsets(place, timeout=_REQUEST_SECONDS)
+        except KafkaException as error:
+            problem = failure(error.args[0], _reading(place), self.settings)
+            if not isinstance(problem, KafkaAway):
+                raise problem from error
+        else:
+            if start > place.offset:
+                raise trimmed(place.topic, place.partition, place.offset)
+        time.sleep(_AGAIN_SECONDS)
+        client.assign([place])
 
     def _take(self) -> "_Consumer":
         with self._lock:

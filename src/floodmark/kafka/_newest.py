@@ -67,7 +67,9 @@ class NewestTimes:
         try:
             give_up = time.monotonic() + self._patience
             while left:
-                for record in client.consume(1_000, _POLL_SECONDS):
+                # To wait for many would be to wait for the whole time.
+                first = client.poll(_POLL_SECONDS)
+                for record in [] if first is None else [first, *client.consume(1_000, 0)]:
                     self._take(record, left, found)
                 if left and time.monotonic() > give_up:
                     doing = f"looking for the newest records of {next(iter(left))[0]}"
@@ -102,7 +104,7 @@ class NewestTimes:
                 "auto_offset_reset": "error",
                 "isolation_level": "read_committed",
                 # A few records are looked at, and then another place.
-                "queued_min_messages": 1,
+                "fetch_queue_backoff_ms": 5,
                 "fetch_wait_max_ms": 20,
                 "max_partition_fetch_bytes": 65_536,
             }

@@ -83,6 +83,8 @@ class Committing:
             producer.begin()
             self._reached("commit: begun")
             ends = producer.send(topic, current, transaction, events)
+            lost = [segment for segment, end in ends.items() if not end]
+            ends.update(connection.cluster.ends(topic, lost, committed=False))
             self._reached("commit: sent")
             with self._home.read() as reading:
                 states = read_states(reading, stream, ends)
@@ -168,6 +170,7 @@ class _Producer:
 
         def arrived(error: KafkaError | None, record: Any) -> None:
             if error is None:
+                # Less than 0 if the answer was lost: Kafka only says that it has had the record before.
                 ends[record.partition()] = max(record.offset() + 1, ends.get(record.partition(), 0))
             else:
                 failures.append(error)

@@ -9,7 +9,7 @@ from floodmark.errors import TopicRecreated
 from floodmark.kafka import Fetcher, KafkaCluster, KafkaSettings
 from floodmark.streams._catalog import StreamInfo
 from floodmark.streams._log_place import LogPlace
-from floodmark.streams.kafka_log._sending import Sender
+from floodmark.streams.kafka_log._sending import UNKNOWN, Flight, Sender
 
 TOPIC_SETTINGS: Final = {
     "cleanup.policy": "delete",
@@ -19,6 +19,9 @@ TOPIC_SETTINGS: Final = {
     "max.message.bytes": str(16 * 2**20),
 }
 """A stream keeps its events; what it has acknowledged is not given up for the sake of a quick restart."""
+
+
+_PATIENCE_SECONDS: Final = 30.0
 
 
 class Connection:
@@ -40,6 +43,12 @@ class Connection:
         """What sends plain records, for all writers of this process."""
         with self._lock:
             return self._sender
+
+    def arrived(self, topic: str, flight: Flight) -> dict[int, int]:
+        """Return how far records that were sent fill their partitions, or a little further, when all have arrived."""
+        ends = flight.wait(_PATIENCE_SECONDS)
+        unknown = [partition for partition, end in ends.items() if end == UNKNOWN]
+        return {**ends, **self.cluster.ends(topic, unknown, committed=False)}
 
     def close(self) -> None:
         """Let go of it."""

@@ -50,8 +50,6 @@ FAILPOINTS: Final = (
 )
 """The places at which a test may stop the process."""
 
-_PATIENCE_SECONDS: Final = 30.0
-
 
 class KafkaLog:
     """Keeps the events of streams in Kafka. What is kept of a stream in the home is who wrote what, and where it ends.
@@ -218,7 +216,7 @@ class KafkaLog:
                 self._check_sizes(way.values)
                 way.flight = connection.sender.send(topic, way.records(author, first_number))
                 self._reached("append: sent")
-            ends = way.flight.wait(_PATIENCE_SECONDS)
+            ends = connection.arrived(topic, way.flight)
             self._reached("append: acknowledged")
             with self._home.write() as writing:
                 states = read_states(writing, stream, ends)

@@ -7,11 +7,11 @@ there, and adds what is missing.
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 from sqlalchemy import select
 
 from floodmark.control import Home
-from floodmark.errors import KafkaFailed
+from floodmark.errors import FloodmarkError, KafkaFailed
 from floodmark.kafka import MarkRecord, marks_topic_of
 from floodmark.kafka._failures import failure, option_refused
 from floodmark.streams._catalog import Catalog, StreamInfo
@@ -71,8 +71,11 @@ class MarksPublisher:
             if entries:
                 current = self._catalog.refresh(stream)
                 publisher.publish([self._record(current, key, entry) for entry in entries])
-        except Exception:
-            # Another process may have taken over, or Kafka is away: what is there is read again next time.
+        except _Fenced:
+            # Another process looks after the stream by now; if it is this one after all, it begins anew.
+            self._publishers.pop(stream.id, None)
+            return 0
+        except FloodmarkError:
             self._publishers.pop(stream.id, None)
             raise
         self._published[stream.id, key] = publisher.last(key)
@@ -90,6 +93,10 @@ class MarksPublisher:
         with self._home.read() as connection:
             rows = connection.execute(select(SEGMENTS.c.segment, SEGMENTS.c.end_offset).where(here)).all()
         return {row.segment: row.end_offset for row in rows}
+
+
+class _Fenced(Exception):
+    """Another process publishes the marks of the stream."""
 
 
 class _Publisher:
@@ -127,6 +134,8 @@ class _Publisher:
                 self._client.produce(self._topic, record.save(), record.key.encode(), 0, arrived)
             self._client.commit_transaction(_PATIENCE_SECONDS)
         except KafkaException as error:
+            if error.args[0].code() in (KafkaError._FENCED, KafkaError.PRODUCER_FENCED):
+                raise _Fenced from error
             raise failure(error.args[0], f"writing to the topic {self._topic}", self._connection.settings) from error
         if failures:
             raise failure(failures[0], f"writing to the topic {self._topic}", self._connection.settings)

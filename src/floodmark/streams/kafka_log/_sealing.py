@@ -20,7 +20,6 @@ from floodmark.streams.kafka_log._records import SEAL
 from floodmark.streams.kafka_log._sending import Outgoing
 from floodmark.streams.kafka_log._settling import SEALED, SEALING, SegmentState, read_states
 
-_PATIENCE_SECONDS: Final = 20.0
 _TAKE_OVER_SECONDS: Final = 1.0
 _POLL_SECONDS: Final = 0.005
 
@@ -68,11 +67,13 @@ class Sealing:
             count = len(segments)
             headers = [[(SEAL, str(attempt).encode())]] * count
             records = Outgoing(segments, [None] * count, [b""] * count, headers)
-            ends = connection.sender.send(topic, records).wait(_PATIENCE_SECONDS)
+            flight = connection.sender.send(topic, records)
+            # Where the partition ends by now is as good as where the record begins: whatever lies before counts.
+            ends = {
+                segment: end - flight.is_known(segment) for segment, end in connection.arrived(topic, flight).items()
+            }
             self._reached("seal: record written")
-            # What Kafka said is where the record ends; the segment ends before it.
-            places = {segment: end - 1 for segment, end in ends.items()}
-            done = self._end(stream, attempt, places)
+            done = self._end(stream, attempt, ends)
             if done is not None:
                 return done
 
@@ -131,14 +132,14 @@ class Sealing:
             going = _going(now, Layout.load(from_json(row.layout)), seals=bool(row.seals))
             return row.attempt + 1, going
 
-    def _end(self, stream: StreamInfo, attempt: int, places: dict[int, int]) -> StreamInfo | None:
+    def _end(self, stream: StreamInfo, attempt: int, ends: dict[int, int]) -> StreamInfo | None:
         """Say where segments end, once and for all; None if somebody else has taken over."""
         with self._home.write() as connection:
             now = self._catalog.require(connection, stream, lock=True)
             row = _under_way(connection, stream)
             if row is None or row.attempt != attempt:
                 return None
-            for segment, end in sorted(places.items()):
+            for segment, end in sorted(ends.items()):
                 _set_state(connection, stream, segment, SEALED, end)
             connection.execute(delete(SEALINGS).where(SEALINGS.c.stream_id == stream.id))
             layout = Layout.load(from_json(row.layout))

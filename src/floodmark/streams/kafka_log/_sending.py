@@ -29,8 +29,12 @@ class Outgoing:
     headers: Iterable[list[Header]]
 
 
+UNKNOWN: Final = -1
+"""The end of records that have arrived, but the answer was lost: Kafka only says that it has had them before."""
+
+
 class Flight:
-    """Records on their way. The last one of each partition tells how far that is filled by them.
+    """Records on their way. The last one of each partition tells how far that is filled by them, or that it is unknown.
 
     Kafka answers for the records of a partition in their order: when the last one has arrived, all have been heard of.
     """
@@ -56,13 +60,13 @@ class Flight:
         if error is not None:
             self.failures[error] = record
         else:
-            self.ends[record.partition()] = record.offset() + 1
+            self.ends[record.partition()] = record.offset() + 1 if record.offset() >= 0 else UNKNOWN
         self._left.discard(record.partition())
         if not self._left:
             self._arrived.set()
 
     def wait(self, seconds: float) -> dict[int, int]:
-        """Return the ends when all have arrived. If that takes too long they may still; wait again.
+        """Return the ends, or `UNKNOWN` ones, when all have arrived. If that takes too long they still may; wait again.
 
         If it has failed, nobody knows which ones have arrived.
         """
@@ -73,10 +77,9 @@ class Flight:
                 raise failure(error, f"writing to the topic {self._topic}", self._settings)
         return self.ends
 
-    @property
-    def is_over(self) -> bool:
-        """Whether all has been heard of."""
-        return self._arrived.is_set()
+    def is_known(self, partition: int) -> bool:
+        """Return whether Kafka has said where the records of a partition are."""
+        return self.ends[partition] != UNKNOWN
 
 
 class Sender:
