@@ -11,6 +11,7 @@ import floodmark
 from bindings import measure_bindings
 from bridge import measure_bridge
 from figures import Figure
+from measure_kafka import measure_kafka
 from progress import measure_coalescer, measure_tracker
 from readers import measure_readers
 from service import measure_service
@@ -30,6 +31,7 @@ def main() -> int:
         measure_service,
         measure_bindings,
         measure_bridge,
+        measure_kafka,
     )
     for measure in measured:
         for figure in measure():

@@ -11,7 +11,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from floodmark.spark import follow_marks, late, read_bindings, read_stream, session, window, with_watermark
+    from floodmark.spark import (
+        follow_marks,
+        late,
+        read_bindings,
+        read_stream,
+        read_topics,
+        session,
+        window,
+        with_watermark,
+    )
     from floodmark.streams import connect
 
 __all__ = [
@@ -21,6 +30,7 @@ __all__ = [
     "late",
     "read_bindings",
     "read_stream",
+    "read_topics",
     "session",
     "window",
     "with_watermark",

@@ -17,6 +17,7 @@ from floodmark.errors import FloodmarkError, KafkaAway
 from floodmark.streams import Stream, StreamHome, connect
 from floodmark.testing import KafkaBroker
 from kafka_homes import numbers_in, open_home
+from service_processes import Serving
 
 HERE = Path(__file__).parent
 
@@ -250,3 +251,21 @@ def test_an_address_that_is_none_is_refused(tmp_path: Path, log: str, code: str)
     assert refusal.value.code == code
     assert "secret" not in str(refusal.value)
     assert not (tmp_path / "home").exists()
+
+
+def test_a_service_keeps_the_events_of_new_streams_in_kafka(broker: KafkaBroker, tmp_path: Path) -> None:
+    serving = Serving(str(tmp_path / "home"), "--log", broker.url)
+    try:
+        with connect(serving.url) as home:
+            stream = home.create_stream("s", segments=2)
+            with stream.writer("w") as writer:
+                writer.write_batch(list(range(10)), key=[str(number) for number in range(10)])
+                writer.note_time(5)
+            stream.split(0)
+            assert sorted(numbers_in(stream)) == list(range(10))
+            assert stream.await_mark(5).lower == 5
+        with connect(tmp_path / "home", controller=False) as local:
+            assert local.stream("s").info.log is not None
+        assert serving.end() == 0
+    finally:
+        serving.close()

@@ -19,6 +19,7 @@ PACKAGES = [
     "floodmark.errors",
     "floodmark.progress",
     "floodmark.service",
+    "floodmark.sinks",
     "floodmark.spark",
     "floodmark.streams",
     "floodmark.testing",
@@ -58,7 +59,7 @@ def test_everything_public_says_what_it_is(package: str) -> None:
 
 
 def test_modules_are_private_but_for_the_rooms() -> None:
-    for room in ("bindings", "cli", "control", "progress", "service", "streams", "testing"):
+    for room in ("bindings", "cli", "control", "progress", "service", "sinks", "streams", "testing"):
         package = importlib.import_module(f"floodmark.{room}")
         # A room within a room, such as the readers of streams, has private modules too.
         modules = pkgutil.walk_packages(package.__path__, f"{package.__name__}.")

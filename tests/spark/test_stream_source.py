@@ -22,7 +22,7 @@ from floodmark.errors import (
     UnknownStream,
     UnsupportedFrame,
 )
-from floodmark.spark import _stream_reader
+from floodmark.spark import _bound_reader
 from floodmark.spark._query_hold import QueryHold
 from floodmark.spark._stream_reader import StreamReader
 from floodmark.spark._stream_rows import RangePart, read_part
@@ -326,7 +326,7 @@ def test_a_home_that_is_away_for_a_moment_is_waited_for(orders: StreamFeed, monk
 
     monkeypatch.setattr(BoundStream, "tick", once_away)
     assert sum(reader.latestOffset(start, ReadAllAvailable())["cut"].values()) == 1
-    monkeypatch.setattr(_stream_reader, "_PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(_bound_reader, "_PATIENCE_SECONDS", 0.1)
     reader._look_at = 0.0
     away = iter(lambda: HomeUnusable("Away.", rule="So.", remedy="Wait."), None)
     with pytest.raises(HomeUnusable):

@@ -21,10 +21,12 @@ from floodmark.bindings._aligned_readers import AlignedReaders
 from floodmark.bindings._batches import BoundRange, Limits, bound_ranges, next_offset, offset_at
 from floodmark.bindings._bindings import Bindings
 from floodmark.bindings._bound_stream import BoundStream
+from floodmark.bindings._bound_topics import BoundTopics
 from floodmark.bindings._compaction import Compaction, since_after
 from floodmark.bindings._history import BindingHistory, Pair
 from floodmark.bindings._holds import Hold
 from floodmark.bindings._minting import FAILPOINTS, Ends, Ticked, Watermarks
+from floodmark.bindings._partition_times import PartitionView, TimeRule, TopicTime
 from floodmark.bindings._proposals import Proposal, Proposals
 from floodmark.bindings._source import BindingSource
 from floodmark.bindings._source_offset import SourceOffset
@@ -38,15 +40,19 @@ __all__ = [
     "Bindings",
     "BoundRange",
     "BoundStream",
+    "BoundTopics",
     "Compaction",
     "Ends",
     "Hold",
     "Limits",
     "Pair",
+    "PartitionView",
     "Proposal",
     "Proposals",
     "SourceOffset",
     "Ticked",
+    "TimeRule",
+    "TopicTime",
     "Watermarks",
     "bound_ranges",
     "is_due",

@@ -23,6 +23,9 @@ def add_serve(commands: Any) -> None:
         "them may serve one home. Beyond this machine it needs a token: see `floodmark token create`.",
     )
     serve.add_argument("--home", metavar="DIR|URL", help="the home (default: $FLOODMARK_HOME, else .floodmark)")
+    serve.add_argument(
+        "--log", metavar="URL", help="where events of new streams are: kafka://host:port (default: $FLOODMARK_LOG)"
+    )
     serve.add_argument("--host", default="127.0.0.1", help="where to listen (default: 127.0.0.1, this machine alone)")
     serve.add_argument("--port", type=int, default=8787, help="the port (default: 8787; 0 is any that is free)")
     serve.add_argument("--tls-cert", metavar="FILE", type=Path, help="the certificate, with those up to its authority")
@@ -67,6 +70,7 @@ def run_serve(arguments: argparse.Namespace, now: int) -> None:
             max_request=bytes_of(arguments.max_request, "max-request"), threads=_threads(arguments.threads)
         ),
         ttl=arguments.ttl,
+        log=arguments.log,
         on_start=lambda url: print(f"Floodmark listens at {url}", flush=True),
     )
 

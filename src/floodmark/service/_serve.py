@@ -26,13 +26,14 @@ def serve(
     tls: Tls | None = None,
     limits: ServiceLimits | None = None,
     ttl: Duration = "10 seconds",
+    log: str | None = None,
     on_start: Callable[[str], None] = lambda url: None,
 ) -> None:
     """Serve a home until this process gets SIGTERM or SIGINT; to be called from the main thread.
 
     A controller looks after the watermarks of its share of the streams; if it dies, those of other services wait `ttl`
     before they take over. At the end nothing new is taken, what is under way is finished, and the share is given up.
-    `on_start` is called with the address once requests are answered.
+    `on_start` is called with the address once requests are answered. `log` is that of `connect`.
     """
     told = threading.Event()
 
@@ -41,7 +42,7 @@ def serve(
 
     before = {number: signal.signal(number, tell) for number in _SIGNALS}
     try:
-        with connect(home, controller=False) as local:
+        with connect(home, controller=False, log=log) as local:
             controller = Controller(local, ttl=ttl)
             local.local.on_wake = controller.wake
             with controller, Service(local, host=host, port=port, tls=tls, limits=limits) as service:

@@ -4,6 +4,7 @@ from floodmark._durations import Duration
 from floodmark.spark._late_rows import late
 from floodmark.spark._marks import Operators, follow_marks
 from floodmark.spark._read_stream import LateRows, read_bindings, read_stream, window
+from floodmark.spark._read_topics import read_topics
 from floodmark.spark._session import Setting, session
 from floodmark.spark._settings import Late
 from floodmark.spark._watermark import with_watermark
@@ -18,6 +19,7 @@ __all__ = [
     "late",
     "read_bindings",
     "read_stream",
+    "read_topics",
     "session",
     "window",
     "with_watermark",

@@ -4,8 +4,9 @@ import logging
 from collections import deque
 from typing import Final
 
-from floodmark.bindings import BindingHistory, BoundStream, SourceOffset
+from floodmark.bindings import BindingHistory, SourceOffset
 from floodmark.errors import UnknownHold
+from floodmark.spark._bound import Bound
 
 _BATCHES_KEPT: Final = 100
 """Spark keeps this many batches to go back to, unless it is told otherwise."""
@@ -18,7 +19,7 @@ class QueryHold:
 
     __slots__ = ("_beat_at", "_bound", "_committed", "_holder", "_ts")
 
-    def __init__(self, bound: BoundStream) -> None:
+    def __init__(self, bound: Bound) -> None:
         """Hold nothing yet."""
         self._bound = bound
         self._holder: str | None = None

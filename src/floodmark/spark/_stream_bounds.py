@@ -9,7 +9,7 @@ from floodmark.errors import UnsupportedFrame
 from floodmark.spark._stream_rows import TimeFilter
 from floodmark.spark._stream_settings import ReadSettings, cut_from, time_from
 from floodmark.streams import Position, Stream
-from floodmark.streams._units import UNITS, time_of
+from floodmark.streams._units import time_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +57,6 @@ class Bounds:
         if self.ending_time is not None:
             cut = bound.stream.ending_at(self.ending_time, self.key).cut
         return None if cut is None else bound.ends_at(cut)
-
-    def in_unit(self, micros: int) -> int:
-        """Return a duration in the unit of the stream, at least 1."""
-        return max(1, micros * UNITS[self.unit] // UNITS["us"])
 
     def rows_of(self, most_bytes: int | None, bound: BoundStream) -> int | None:
         """Return how many rows have about so many bytes, by the newest ones."""

@@ -63,6 +63,11 @@ class ReadSettings:
     marks: bool = False
     as_of: str | None = None
 
+    @property
+    def mark_rows(self) -> bool:
+        """Whether a row without data tells where the watermark is."""
+        return self.marks
+
     @classmethod
     def of(cls, options: Mapping[str, str]) -> "ReadSettings":
         """Return the settings that options say, or refuse them.
@@ -98,20 +103,20 @@ class ReadSettings:
             stream=stream,
             home=given.get("home"),
             source=given.get("source"),
-            columns=_names(given, "columns"),
+            columns=names_of(given, "columns"),
             key=given.get("key"),
             starting_time=given.get("startingTime"),
             starting_cut=given.get("startingCut"),
             ending_time=given.get("endingTime"),
             ending_cut=given.get("endingCut"),
-            max_rows=_count(given, "maxRowsPerTrigger"),
-            max_bytes=_count(given, "maxBytesPerTrigger"),
+            max_rows=count_of(given, "maxRowsPerTrigger"),
+            max_bytes=count_of(given, "maxBytesPerTrigger"),
             max_event_time=None if duration is None else micros_of(duration, "maxEventTimePerTrigger", least=1),
             align=given.get("align"),
             max_ahead=micros_of(given.get("maxAhead", "0 seconds"), "maxAhead"),
-            settle=_truth(given, "settle"),
-            rows_per_task=_count(given, "rowsPerTask") or ROWS_PER_TASK,
-            marks=_truth(given, "marks"),
+            settle=truth_of(given, "settle"),
+            rows_per_task=count_of(given, "rowsPerTask") or ROWS_PER_TASK,
+            marks=truth_of(given, "marks"),
             as_of=given.get("asOf"),
         )
 
@@ -154,7 +159,8 @@ def cut_from(text: str, option: str, stream: Stream) -> Position:
     return check_cut(stream.layout, position)
 
 
-def _names(given: Mapping[str, str], option: str) -> tuple[str, ...] | None:
+def names_of(given: Mapping[str, str], option: str) -> tuple[str, ...] | None:
+    """Return names that were written as a JSON list; None if the option is not given."""
     text = given.get(option)
     if text is None:
         return None
@@ -173,7 +179,8 @@ def _names(given: Mapping[str, str], option: str) -> tuple[str, ...] | None:
     )
 
 
-def _count(given: Mapping[str, str], option: str) -> int | None:
+def count_of(given: Mapping[str, str], option: str) -> int | None:
+    """Return a number above 0; None if the option is not given."""
     text = given.get(option)
     if text is None:
         return None
@@ -188,7 +195,8 @@ def _count(given: Mapping[str, str], option: str) -> int | None:
     )
 
 
-def _truth(given: Mapping[str, str], option: str) -> bool:
+def truth_of(given: Mapping[str, str], option: str) -> bool:
+    """Return a truth value; False if the option is not given."""
     text = given.get(option, "false").lower()
     if text not in ("true", "false"):
         raise InvalidOption(

@@ -1,22 +1,29 @@
-"""The format "floodmark": streams, as a stream of rows or as a snapshot of one moment."""
+"""The format "floodmark": streams and topics, as a stream of rows or as a snapshot of one moment."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from floodmark.bindings import BoundStream, Limits, SourceOffset, bound_ranges, next_offset, offset_at
 from floodmark.errors import SchemaInvalid
+from floodmark.spark._bound_reader import parts_of
 from floodmark.spark._stream_bounds import Bounds
-from floodmark.spark._stream_reader import StreamReader, parts_of
+from floodmark.spark._stream_reader import StreamReader
 from floodmark.spark._stream_rows import RangePart, open_home, read_part, spark_schema
 from floodmark.spark._stream_settings import ReadSettings, time_from
 from floodmark.streams._units import time_of
 
+if TYPE_CHECKING:
+    from floodmark.spark._topic_source import TopicSource
+
 
 class StreamSource(DataSource):
-    """`spark.readStream.format("floodmark").option("stream", "shop/orders")`, and the same with `spark.read`."""
+    """`spark.readStream.format("floodmark").option("stream", "shop/orders")`, and the same with `spark.read`.
+
+    With the option `subscribe` it reads topics of Kafka.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -25,18 +32,35 @@ class StreamSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns of the stream, and `_segment`, `_offset`, `_ts` and `_w`."""
+        topics = self._topics()
+        if topics is not None:
+            return topics.schema()
         settings = ReadSettings.of(self.options)
         return spark_schema(open_home(settings.home).stream(settings.stream).settings, settings)
 
-    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark calls it by this name
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark calls it by this name
         """Return what reads the stream as it grows."""
+        topics = self._topics()
+        if topics is not None:
+            return topics.stream_reader(schema)
         settings, location = self._checked(schema)
         return StreamReader(settings, location)
 
-    def reader(self, schema: StructType) -> "SnapshotReader":
+    def reader(self, schema: StructType) -> DataSourceReader:
         """Return what reads the stream as it was at one moment."""
+        topics = self._topics()
+        if topics is not None:
+            return topics.reader(schema)
         settings, location = self._checked(schema)
         return SnapshotReader(settings, location)
+
+    def _topics(self) -> "TopicSource | None":
+        if not any(name.lower() == "subscribe" for name in self.options):
+            return None
+        # Whoever reads streams needs no client for Kafka.
+        from floodmark.spark._topic_source import TopicSource
+
+        return TopicSource(dict(self.options))
 
     def _checked(self, schema: StructType) -> tuple[ReadSettings, str]:
         settings = ReadSettings.of(self.options)

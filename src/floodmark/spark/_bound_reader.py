@@ -1,0 +1,251 @@
+"""The driver's part of a streaming source whose rows are bound: it says where batches begin and end."""
+
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, Generic, TypeVar
+from uuid import uuid4
+
+from pyspark.sql.datasource import DataSourceStreamReader
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from floodmark.bindings import (
+    AlignedReaders,
+    BindingHistory,
+    BoundRange,
+    Limits,
+    SourceOffset,
+    bound_ranges,
+    next_offset,
+    offset_at,
+)
+from floodmark.errors import HomeBusy, HomeUnusable, KafkaAway
+from floodmark.spark._bound import Bound, Pacing
+from floodmark.spark._query_hold import QueryHold
+from floodmark.spark._stream_rows import Mark, RangePart, TimeFilter, open_home, to_micros
+from floodmark.streams._units import micros_in
+
+T = TypeVar("T")
+B = TypeVar("B", bound=Bound)
+S = TypeVar("S", bound=Pacing)
+
+_TELL_SECONDS: Final = 10.0
+"""How often a query tells those that it is aligned with that it is alive."""
+_PATIENCE_SECONDS: Final = 30.0
+_NO_LIMIT: Final = 2**62
+
+
+class BoundReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[B, S]):
+    """Lives on the driver as long as its query runs; a copy of it in every task reads rows.
+
+    An offset is a `SourceOffset`: where the batch ends, and the watermark that it promises there. Spark keeps it in its
+    own log before the batch runs, so a batch that runs again is the same.
+    """
+
+    look_seconds: float = 0.05
+    """How often it is looked whether there is more to be bound."""
+
+    def __init__(self, settings: S, location: str) -> None:
+        self._settings = settings
+        self._location = location
+        self._bound: B | None = None
+        self._until: int | None = None
+        self._has_told_all = False
+        self._hold: QueryHold | None = None
+        self._look_at = 0.0
+        self._told: tuple[float, object] = (0.0, None)
+
+    @abstractmethod
+    def _open(self) -> B:
+        """Return the source, opened anew."""
+
+    @abstractmethod
+    def _first(self, bound: B) -> Mapping[int, int] | None:
+        """Return where a query without a checkpoint begins; None for the head."""
+
+    @abstractmethod
+    def _time_key(self, bound: B) -> tuple[str, str]:
+        """Return the time key that limits go by, and its unit."""
+
+    def _final(self, bound: B) -> Mapping[int, int] | None:
+        """Return where reading ends for good; None for nowhere."""
+        return None
+
+    def _most_rows(self, bound: B) -> int | None:
+        return self._settings.max_rows
+
+    def _is_limited(self) -> bool:
+        return bool(self._settings.max_rows or self._settings.max_event_time or self._settings.settle)
+
+    def _last_word(self, bound: B) -> BindingHistory | None:
+        """Return the history with what became known of time by reading, when all that is available was read."""
+        return None
+
+    @abstractmethod
+    def _parts(self, bound: B, ranges: Sequence[BoundRange], mark: Mark | None) -> Sequence[RangePart]:
+        """Return ranges as tasks."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"settings": self._settings, "location": self._location}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["settings"], state["location"])  # type: ignore[misc]
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark calls it by this name
+        """Return where a query without a checkpoint begins."""
+
+        def begin() -> dict[str, Any]:
+            bound = self._opened()
+            incarnation = uuid4().hex
+            start = self._first(bound)
+            if start is None:
+                return SourceOffset(incarnation, None, {}).save()
+            return offset_at(bound.tick(at_once=True), incarnation, start).save()
+
+        return self._patiently(begin)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark calls it by this name
+        """Return that there is a limit; what it is, only this reader knows."""
+        return ReadMaxRows(self._settings.max_rows or _NO_LIMIT) if self._is_limited() else ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark calls it by this name
+        """Bind what is there now; the query ends when it has read that."""
+
+        def bind() -> int:
+            return self._opened().tick(at_once=True).upper - 1
+
+        self._until = self._patiently(bind)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Return where the next batch ends, or `start` if there is nothing new."""
+
+        def find() -> dict[str, Any]:
+            bound = self._opened()
+            before = SourceOffset.load(start)
+            history = self._ticked(bound)
+            self._held(bound).take(history, before, time.monotonic())
+            after = self._next(bound, history, before, limit)
+            if after == before and self._until is not None and not self._has_told_all:
+                self._has_told_all = True
+                told = self._last_word(bound)
+                if told is not None and told.upper - 1 > self._until:
+                    self._until = told.upper - 1
+                    after = self._next(bound, told, before, limit)
+            return start if after == before else after.save()
+
+        return self._patiently(find)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[RangePart]:
+        """Return what the tasks of a batch read."""
+        before, after = SourceOffset.load(start), SourceOffset.load(end)
+        bound = self._patiently(self._opened)
+        return self._parts(bound, bound_ranges(self._patiently(bound.history), before, after), self._mark(after))
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Let go of timestamps that Spark will not ask for again."""
+        ts, hold = SourceOffset.load(end).ts, self._hold
+        if ts is not None and hold is not None:
+            self._patiently(lambda: hold.committed(ts, time.monotonic()))
+
+    def _opened(self) -> B:
+        if self._bound is None:
+            self._bound = self._open()
+        return self._bound
+
+    def _ticked(self, bound: B) -> BindingHistory:
+        """Return what is bound by now. Spark asks a hundred times a second; to look for more costs some queries."""
+        now = time.monotonic()
+        if self._until is not None or now < self._look_at:
+            return bound.history()
+        history = bound.tick()
+        self._look_at = now + self.look_seconds
+        return history
+
+    def _held(self, bound: B) -> QueryHold:
+        if self._hold is None:
+            self._hold = QueryHold(bound)
+        return self._hold
+
+    def _mark(self, after: SourceOffset) -> Mark | None:
+        if not self._settings.mark_rows or not after.watermarks or after.ts is None:
+            return None
+        return after.ts, dict(after.watermarks)
+
+    def _next(self, bound: B, history: BindingHistory, start: SourceOffset, limit: ReadLimit) -> SourceOffset:
+        """Return where the next batch ends, or `start` if there is nothing new or others are to be waited for."""
+        limits: Limits | None = self._limits(bound, limit)
+        if limits is not None and self._settings.align is not None:
+            limits = self._aligned(bound, history, start, limits)
+        return start if limits is None else next_offset(history, start, limits)
+
+    def _limits(self, bound: B, limit: ReadLimit) -> Limits:
+        settings, end = self._settings, self._final(bound)
+        if isinstance(limit, ReadAllAvailable):
+            return Limits(until=self._until, end=end)
+        key, unit = self._time_key(bound)
+        most = settings.max_event_time
+        event_time = None if most is None else (key, max(1, micros_in(unit, most)))
+        return Limits(
+            rows=self._most_rows(bound), event_time=event_time, until=self._until, end=end, at_marks=settings.settle
+        )
+
+    def _aligned(self, bound: B, history: BindingHistory, start: SourceOffset, limits: Limits) -> Limits | None:
+        """Return the limits with what the others allow, or None if they are to be waited for."""
+        key, unit = self._time_key(bound)
+        together = AlignedReaders(open_home(self._location).home, self._settings.align or "")
+        mine = start.watermarks.get(key)
+        is_caught_up = next_offset(history, start, limits) == start
+        now, told = time.monotonic(), (mine, is_caught_up)
+        if told != self._told[1] or now >= self._told[0]:
+            self._told = (now + _TELL_SECONDS, told)
+            micros = None if mine is None else to_micros(mine, unit)
+            together.report(start.incarnation, micros, is_caught_up=is_caught_up)
+        slowest = together.slowest_other(start.incarnation)
+        if slowest is None:
+            return limits
+        most = micros_in(unit, slowest + self._settings.max_ahead)
+        # A query that reads what is available now would take a pause for its end.
+        if mine is not None and mine > most and self._until is None:
+            return None
+        return replace(limits, time_at_most=(key, most))
+
+    def _patience(self) -> float:
+        return _PATIENCE_SECONDS
+
+    def _patiently(self, action: Callable[[], T]) -> T:
+        """Return what an action returns; if the home or Kafka is away, try again for a while."""
+        give_up = time.monotonic() + self._patience()
+        pause = 0.05
+        while True:
+            try:
+                return action()
+            except (HomeBusy, HomeUnusable, KafkaAway):
+                if time.monotonic() > give_up:
+                    raise
+                time.sleep(pause)
+                pause = min(2 * pause, 2.0)
+
+
+def parts_of(
+    ranges: Sequence[BoundRange], rows_per_task: int, only: TimeFilter | None = None, mark: Mark | None = None
+) -> list[RangePart]:
+    """Return ranges as tasks of about equal size, each of one partition; a mark has its own."""
+    parts: list[RangePart] = []
+    taken: list[BoundRange] = []
+    room = rows_per_task
+    for one in ranges:
+        first = one.first
+        while first < one.end:
+            if taken and (taken[-1].partition != one.partition or not room):
+                parts.append(RangePart(tuple(taken), only))
+                taken, room = [], rows_per_task
+            end = min(one.end, first + room)
+            taken.append(replace(one, first=first, end=end))
+            room -= end - first
+            first = end
+    if taken:
+        parts.append(RangePart(tuple(taken), only))
+    if mark is not None:
+        parts.append(RangePart((), mark=mark))
+    return parts

@@ -1,0 +1,234 @@
+"""Records of topics as Spark gets them: in a task, decoded if asked for, with where each lies in time."""
+
+from collections.abc import Callable, Iterator, Sequence
+from operator import itemgetter
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from confluent_kafka import Message
+
+from floodmark.bindings import BoundRange
+from floodmark.bindings._topic_partitions import place_of
+from floodmark.bindings._topic_times import Read, TopicTimes
+from floodmark.errors import HomeMissing, HomeOutOfReach, ValueUndecodable
+from floodmark.kafka import Fetcher, Records
+from floodmark.kafka._collector import collector_paused
+from floodmark.kafka._dead_letters import DeadLetters
+from floodmark.spark._stream_rows import IS_MARK, Mark, RangePart, open_home
+from floodmark.spark._topic_columns import BAD, EVENT_TIME, HEADERS, MICROS, PREFIX, arrow_schema, decoder_of
+from floodmark.spark._topic_columns import event_time_column as event_time_column_of
+from floodmark.spark._topic_settings import TopicSettings
+
+_PER_UNIT: Final = {"s": 1_000_000, "ms": 1_000, "us": 1}
+_MOST_MICROS: Final = 2**63 - 1
+_fetchers: dict[tuple[Any, bool], Fetcher] = {}
+_letters: dict[tuple[Any, str], DeadLetters] = {}
+
+
+class TopicPart(RangePart):
+    """What one task reads of a partition, and the source that it tells what it has seen of time."""
+
+    def __init__(self, ranges: tuple[BoundRange, ...], source: str, mark: Mark | None = None) -> None:
+        super().__init__(ranges, None, mark)
+        self.source = source
+
+
+def read_topic_part(location: str, settings: TopicSettings, part: TopicPart) -> Iterator[Any]:
+    """Return the rows of a part, as Arrow batches; when all were read, what they say of time is kept in the home."""
+    schema = arrow_schema(settings)
+    if part.mark is not None:
+        yield _mark_row(settings, schema, part.mark)
+    if not part.ranges:
+        return
+    place, partition = place_of(part.ranges[0].partition)
+    topic, first, end = settings.topics[place], part.ranges[0].first, part.ranges[-1].end
+    rows = Rows(settings, schema, part.ranges)
+    for records in _fetcher(settings).read(topic, partition, first, end, wait_to=end):
+        with collector_paused():
+            batch = rows.batch(records)
+        if batch.num_rows:
+            yield batch
+    if settings.timestamp_column is not None:
+        try:
+            home = open_home(location).home
+        except HomeMissing as error:
+            raise HomeOutOfReach(
+                f"A task cannot see the home {location}.",
+                rule="Where the event time is in the values, every executor tells the home what it has read.",
+                remedy="Keep the home in PostgreSQL, run Spark on one machine, or go by Kafka's timestamp.",
+                path=location,
+            ) from error
+        TopicTimes(home, part.source).report({part.ranges[0].partition: Read(rows.newest, end)})
+
+
+class Rows:
+    """Makes batches of records, column by column, and remembers the greatest event time."""
+
+    def __init__(self, settings: TopicSettings, schema: Any, ranges: Sequence[BoundRange]) -> None:
+        self.newest: int | None = None
+        self._settings = settings
+        self._schema = schema
+        self._decoder = decoder_of(settings)
+        self._ends = np.array([one.end for one in ranges], np.int64)
+        self._ts = np.array([one.ts for one in ranges], np.int64)
+        self._w = pa.array([one.watermarks.get(settings.time_key) for one in ranges], pa.int64())
+        self._prefix = "" if settings.value_format is None else PREFIX
+
+    def batch(self, records: Records) -> Any:
+        """Return the rows of some records."""
+        decoded, reasons = None, None
+        if self._decoder is not None:
+            result = self._decoder.decode(list(map(Message.value, records)))
+            decoded = result.batch
+            if result.bad:
+                reasons = self._judged(records, result.bad)
+                if reasons is None:
+                    kept = np.ones(len(records), np.bool_)
+                    kept[[bad.place for bad in result.bad]] = False
+                    decoded = decoded.filter(pa.array(kept))
+                    records = [record for record, is_kept in zip(records, kept, strict=True) if is_kept]
+        built = _Built(records, decoded, reasons, self)
+        if self._settings.timestamp_column is not None and decoded is not None:
+            self._note(built.event_time())
+        columns = [built.column(field) for field in self._schema]
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def _judged(self, records: Records, bad: Sequence[Any]) -> dict[int, str] | None:
+        """Return why values are bad, by their places; None if they were sent elsewhere."""
+        settings = self._settings
+        if settings.on_bad == "null":
+            return {one.place: one.reason for one in bad}
+        if settings.dead_letter_topic is not None:
+            _dead_letters(settings, settings.dead_letter_topic).send((records[one.place], one.reason) for one in bad)
+            return None
+        record, reason = records[bad[0].place], bad[0].reason
+        raise ValueUndecodable(
+            f"The value at offset {record.offset()} of {record.topic()}, partition {record.partition()}, cannot be "
+            f"decoded: {reason}.",
+            rule="A value has the format and the schema that the query says, unless onBadValue says otherwise.",
+            remedy="Correct the schema or the producer, or set onBadValue to null or dead-letter.",
+            topic=record.topic(),
+            partition=record.partition(),
+            offset=record.offset(),
+            reason=reason,
+        )
+
+    def _note(self, times: Any) -> None:
+        newest = pc.max(times.cast(pa.int64())).as_py()
+        if newest is not None:
+            self.newest = newest if self.newest is None else max(self.newest, newest)
+
+
+class _Built:
+    """The columns of some records, each made when it is asked for."""
+
+    def __init__(self, records: Records, decoded: Any, reasons: dict[int, str] | None, rows: Rows) -> None:
+        self._records = records
+        self._decoded = decoded
+        self._reasons = reasons
+        self._rows = rows
+        self._times: list[tuple[int, int]] | None = None
+
+    def column(self, field: Any) -> Any:
+        """Return the column of this name."""
+        rows, name = self._rows, field.name
+        if rows._prefix and self._decoded is not None and name in self._decoded.schema.names:
+            return self._decoded.column(name)
+        make: dict[str, Callable[[], Any]] = {
+            "_ts": lambda: pa.array(rows._ts[self._range()]).cast(MICROS),
+            "_w": self._watermarks,
+            IS_MARK: lambda: pa.array(np.zeros(len(self._records), np.bool_)),
+            BAD: lambda: pa.array([(self._reasons or {}).get(row) for row in range(len(self._records))], pa.string()),
+            EVENT_TIME: self.event_time,
+        }
+        return make[name]() if name in make else self._of_kafka(name.removeprefix(rows._prefix))
+
+    def event_time(self) -> Any:
+        """Return the event times of decoded rows."""
+        settings = self._rows._settings
+        times = self._decoded.column(settings.timestamp_column)
+        if settings.timestamp_unit is None:
+            return times
+        per_unit = _PER_UNIT[settings.timestamp_unit]
+        # A number that is no time in microseconds is none.
+        fits = pc.less_equal(pc.abs(pc.if_else(pc.equal(times, -(2**63)), 0, times)), _MOST_MICROS // per_unit)
+        return pc.multiply(pc.if_else(fits, times, None), per_unit).cast(MICROS)
+
+    def _of_kafka(self, name: str) -> Any:
+        records, count = self._records, len(self._records)
+        if name == "value":
+            return pa.array(list(map(Message.value, records)), pa.binary())
+        if name == "key":
+            return pa.array(list(map(Message.key, records)), pa.binary())
+        if name == "topic":
+            return pa.repeat(pa.scalar(records[0].topic() if count else ""), count)
+        if name == "partition":
+            return pa.array(np.full(count, records[0].partition() if count else 0, np.int32))
+        if name == "offset":
+            return pa.array(self._offsets())
+        if name == "timestamp":
+            # A time of -1 is none.
+            millis = np.fromiter(map(itemgetter(1), self._stamps()), np.int64, count)
+            return pa.array(millis * 1000, mask=millis == -1).cast(MICROS)
+        if name == "timestampType":
+            # The client counts from "none", and Spark's own source from "created".
+            return pa.array(np.fromiter(map(itemgetter(0), self._stamps()), np.int32, count) - np.int32(1))
+        return pa.array([_headers(record) for record in records], HEADERS)
+
+    def _watermarks(self) -> Any:
+        times = self._rows._w.take(pa.array(self._range())).cast(MICROS)
+        return pa.StructArray.from_arrays([times], names=[self._rows._settings.time_key])
+
+    def _stamps(self) -> list[tuple[int, int]]:
+        if self._times is None:
+            self._times = list(map(Message.timestamp, self._records))
+        return self._times
+
+    def _offsets(self) -> Any:
+        records = self._records
+        # They rise, so as many as lie between the first and the last are all of them.
+        if records and records[-1].offset() - records[0].offset() == len(records) - 1:
+            return np.arange(records[0].offset(), records[-1].offset() + 1)
+        return np.fromiter(map(Message.offset, records), np.int64, len(records))
+
+    def _range(self) -> Any:
+        """Return for each record in which of the ranges it lies."""
+        if len(self._rows._ends) == 1:
+            return np.zeros(len(self._records), np.int64)
+        return np.searchsorted(self._rows._ends, self._offsets(), side="right")
+
+
+def _headers(record: Any) -> list[dict[str, Any]] | None:
+    headers = record.headers()
+    return None if headers is None else [{"key": name, "value": value} for name, value in headers]
+
+
+def _mark_row(settings: TopicSettings, schema: Any, mark: Mark) -> Any:
+    """Return a row that says where the watermark is: in the column of the event time, and in `_w`."""
+    ts, watermarks = mark
+    time = pa.array([watermarks.get(settings.time_key)], pa.int64()).cast(MICROS)
+    values = {
+        event_time_column_of(settings): time,
+        "_ts": pa.array([ts], pa.int64()).cast(MICROS),
+        "_w": pa.StructArray.from_arrays([time], names=[settings.time_key]),
+        IS_MARK: pa.array([True]),
+    }
+    columns = [values.get(field.name, pa.nulls(1, field.type)) for field in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _fetcher(settings: TopicSettings) -> Fetcher:
+    """Return what reads from a cluster, made once in each process."""
+    key = (settings.kafka, settings.committed)
+    if key not in _fetchers:
+        _fetchers[key] = Fetcher(settings.kafka, committed=settings.committed, patience=settings.patience / 1e6)
+    return _fetchers[key]
+
+
+def _dead_letters(settings: TopicSettings, topic: str) -> DeadLetters:
+    key = (settings.kafka, topic)
+    if key not in _letters:
+        _letters[key] = DeadLetters(settings.kafka, topic, patience=settings.patience / 1e6)
+    return _letters[key]
