@@ -23,7 +23,8 @@ _SETTINGS: Final = {
     "process.roles": "broker,controller",
     "node.id": "1",
     "controller.listener.names": "CONTROLLER",
-    "inter.broker.listener.name": "PLAINTEXT",
+    "listener.security.protocol.map": "CLIENT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    "inter.broker.listener.name": "CLIENT",
     "auto.create.topics.enable": "false",
     "group.initial.rebalance.delay.ms": "0",
     # One broker keeps one copy of everything.
@@ -72,14 +73,15 @@ class KafkaBroker:
             home = floodmark.connect(log=broker.url)
 
     `kill` and `start` again show what a crash of the broker does: what it has acknowledged is there afterwards.
-    `settings` are lines of its server.properties.
+    `settings` are lines of its server.properties. With `users`, {name: password}, it lets in nobody else (SASL, PLAIN),
+    and only the first of them may do anything; the others may do what its ACLs allow.
     """
 
     __slots__ = ("_controller_port", "_directory", "_port", "_process", "_settings")
 
-    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(self, settings: Mapping[str, str] | None = None, *, users: Mapping[str, str] | None = None) -> None:
         """Prepare one that is started by `start`, or by `with`."""
-        self._settings = dict(settings or {})
+        self._settings = {**_only_for(users or {}), **(settings or {})}
         self._directory: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._port = self._controller_port = 0
@@ -156,12 +158,12 @@ class KafkaBroker:
 
     def _format(self, jars: Path) -> None:
         assert self._directory is not None
-        listeners = f"PLAINTEXT://127.0.0.1:{self._port},CONTROLLER://127.0.0.1:{self._controller_port}"
+        listeners = f"CLIENT://127.0.0.1:{self._port},CONTROLLER://127.0.0.1:{self._controller_port}"
         settings = {
             **_SETTINGS,
             "controller.quorum.voters": f"1@127.0.0.1:{self._controller_port}",
             "listeners": listeners,
-            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self._port}",
+            "advertised.listeners": f"CLIENT://127.0.0.1:{self._port}",
             "log.dirs": str(self._directory / "data"),
             **self._settings,
         }
@@ -204,6 +206,25 @@ class KafkaBroker:
         with socket.socket() as attempt:
             attempt.settimeout(1)
             return attempt.connect_ex(("127.0.0.1", self._port)) == 0
+
+
+def _only_for(users: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings of a broker that asks for a password, and looks at what each user may do."""
+    if not users:
+        return {}
+    first = next(iter(users))
+    known = " ".join(f'user_{name}="{password}"' for name, password in users.items())
+    login = f'username="{first}" password="{users[first]}"'
+    return {
+        "listener.security.protocol.map": "CLIENT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "sasl.mechanism.inter.broker.protocol": "PLAIN",
+        "listener.name.client.plain.sasl.jaas.config": (
+            f"org.apache.kafka.common.security.plain.PlainLoginModule required {login} {known};"
+        ),
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": f"User:{first};User:ANONYMOUS",
+    }
 
 
 def _free_ports() -> tuple[int, int]:

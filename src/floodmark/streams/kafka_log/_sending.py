@@ -14,6 +14,7 @@ from floodmark.streams.kafka_log._records import Header
 _POLL_SECONDS: Final = 0.1
 _FULL_SECONDS: Final = 0.01
 _LEARN_SECONDS: Final = 10.0
+_GIVEN_UP: Final = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._FATAL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +40,16 @@ class Flight:
     Kafka answers for the records of a partition in their order: when the last one has arrived, all have been heard of.
     """
 
-    __slots__ = ("_arrived", "_left", "_settings", "_topic", "ends", "failures")
+    __slots__ = ("_arrived", "_left", "_said", "_settings", "_topic", "ends", "failures")
 
-    def __init__(self, topic: str, settings: KafkaSettings) -> None:
+    def __init__(self, topic: str, settings: KafkaSettings, said: LastError) -> None:
         self.ends: dict[int, int] = {}
         self.failures: dict[KafkaError | None, Any] = {}
         self._left: set[int] = set()
         self._arrived = threading.Event()
         self._topic = topic
         self._settings = settings
+        self._said = said
 
     def expect(self, partitions: Iterable[int]) -> None:
         """Say in which partitions there are records."""
@@ -70,11 +72,14 @@ class Flight:
 
         If it has failed, nobody knows which ones have arrived.
         """
+        doing = f"writing to the topic {self._topic}"
         if not self._arrived.wait(seconds):
-            raise failure(KafkaError(KafkaError._TIMED_OUT), f"writing to the topic {self._topic}", self._settings)
+            raise failure(KafkaError(KafkaError._TIMED_OUT), doing, self._settings, self._said.error)
         for error in self.failures:
             if error is not None:
-                raise failure(error, f"writing to the topic {self._topic}", self._settings)
+                # What was given up was so for a reason.
+                is_given_up = error.code() in _GIVEN_UP and self._said.error is not None
+                raise failure(self._said.error if is_given_up else error, doing, self._settings)
         return self.ends
 
     def is_known(self, partition: int) -> bool:
@@ -94,6 +99,7 @@ class Sender:
         self._said = LastError()
         self._lock = threading.Lock()
         self._is_closed = False
+        self._has_failed = False
         self._partitions: dict[str, int] = {}
         self._producer = self._new_producer()
         self._thread = threading.Thread(target=self._serve, name="floodmark kafka", daemon=True)
@@ -101,7 +107,7 @@ class Sender:
 
     def send(self, topic: str, records: Outgoing) -> Flight:
         """Give records to the client, in their order, and return what tells when they have arrived."""
-        flight = Flight(topic, self._settings)
+        flight = Flight(topic, self._settings, self._said)
         # Two methods of a dict, and not two lines of Python for each record: that is a third of the time.
         heard: Callable[..., Any] = flight.failures.setdefault
         last = {partition: place for place, partition in enumerate(records.partitions)}
@@ -129,19 +135,16 @@ class Sender:
             self._is_closed = True
         self._thread.join()
         self._producer.purge()
-        self._producer.flush(1)
+        _deliver(self._producer)
 
     def _current(self) -> Producer:
-        """Return the producer; after an error that it cannot get over, a new one."""
+        """Return the producer; after an error that it could not get over, a new one."""
         with self._lock:
-            fatal = self._said.error
-            if fatal is not None and fatal.fatal():
-                self._said.error = None
-                # What it has taken fails now, and those who wait hear of it.
-                self._producer.purge()
-                self._producer.flush(_POLL_SECONDS)
+            if self._has_failed:
+                self._said = LastError()
                 self._producer = self._new_producer()
                 self._partitions = {}
+                self._has_failed = False
             return self._producer
 
     def _learn(self, producer: Producer, topic: str, partitions: int) -> None:
@@ -156,7 +159,16 @@ class Sender:
 
     def _serve(self) -> None:
         while not self._is_closed:
-            self._producer.poll(_POLL_SECONDS)
+            producer = self._producer
+            try:
+                producer.poll(_POLL_SECONDS)
+            except KafkaException as error:
+                with self._lock:
+                    self._said.error = error.args[0]
+                    self._has_failed = True
+                # What it has taken fails now, and those who wait hear of it.
+                producer.purge()
+                _deliver(producer)
 
     def _new_producer(self) -> Producer:
         own = {
@@ -171,3 +183,14 @@ class Sender:
             return Producer({**defaults, **self._settings.client(), **own})
         except KafkaException as error:
             raise option_refused(error, self._settings) from error
+
+
+def _deliver(producer: Producer) -> None:
+    """Let those who wait for a producer that gives up hear of it."""
+    for _ in range(10):
+        try:
+            if not producer.flush(_POLL_SECONDS):
+                return
+        except KafkaException:
+            # It says again why it gives up.
+            continue
