@@ -83,6 +83,31 @@ def test_an_attempt_at_sealing_that_was_taken_over_does_not_say_where_the_segmen
     assert stream.ends()[0] == 2, "the second record ends it, behind the event"
 
 
+def test_who_wakes_up_from_a_sealing_that_is_over_does_not_end_the_next_one(opening: Opener) -> None:
+    """K1: it has waited so long that the same stream is being sealed again."""
+    hook, second = Hook(), Hook()
+    first, other, third = opening(hook), opening(second), opening()
+    stream = first.create_stream("s")
+
+    def finish_and_begin_the_next() -> None:
+        other.local.kafka_log._sealing.finish(other.stream("s").info)
+        second.stop_at("seal: taken")
+        with pytest.raises(Stopped):
+            other.stream("s").split(1)
+
+    hook.at("seal: record written", finish_and_begin_the_next)
+    with third.stream("s").writer("w") as writer:
+        writer.write(1, key="a")
+        writer.flush()
+        stream.split(0)
+        writer.write(2, key="a")
+        writer.flush()
+    layout = third.stream("s").layout
+    assert [segment.id for segment in layout.current] == [3, 4, 2]
+    assert (third.stream("s").ends()[0], third.stream("s").ends()[1]) == (2, 0)
+    assert numbers_in(third.stream("s")) == [1, 2]
+
+
 def before_sending(home: StreamHome, stream: Stream, action: Callable[[], object]) -> None:
     """Let something happen once, after the next flush was routed and before it is sent."""
     connection, _ = home.local.kafka_log._connections.of(stream.info)
@@ -117,6 +142,7 @@ def test_what_somebody_who_died_has_begun_to_seal_is_brought_to_its_end(opening:
             stream.split(0)
         if who == "a controller":
             other.local.tend_topics(range(32))
+            assert other.stream("s").layout.is_sealed(0), "nobody has to ask"
         elif who == "another scale":
             other.stream("s").split(1)
         elif who == "a reader":

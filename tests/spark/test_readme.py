@@ -7,10 +7,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
+from floodmark.kafka import KafkaCluster, KafkaSettings
+from floodmark.testing import KafkaBroker
+
 README = Path(__file__).parents[2] / "README.md"
-_, EXAMPLE, STREAM, GROUP = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL)
+_, EXAMPLE, STREAM, TOPICS, GROUP = re.findall(
+    r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL
+)
 
 
 def test_the_example_waits_for_the_slower_region(
@@ -46,3 +52,24 @@ def test_the_stream_is_counted_per_minute_and_read_by_a_group(
     said = capsys.readouterr().out.strip()
     assert said == re.search(r"# (6 TimeWindow.*)", GROUP)[1]  # type: ignore[index]
     names["home"].close()  # type: ignore[attr-defined]
+
+
+def test_a_topic_is_read_with_its_time(
+    spark: SparkSession, broker: KafkaBroker, topic_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLOODMARK_HOME", str(tmp_path / "home"))
+    settings = KafkaSettings.of(broker.url)
+    KafkaCluster(settings).create_topic(topic_name, 2, {})
+    producer = Producer(settings.client())
+    for number in range(4):
+        value = {"id": number, "at": f"2026-01-31T12:00:0{number}Z"}
+        producer.produce(topic_name, json.dumps(value), partition=number % 2)
+    producer.flush(20)
+    example = TOPICS.replace("localhost:9092", broker.servers).replace('    "orders",\n', f'    "{topic_name}",\n')
+    names: dict[str, object] = {}
+    exec(compile(example, "README.md", "exec"), names)
+    frame = names["orders"]
+    writer = frame.select("id").writeStream.format("memory").queryName("ids_of_topic")  # type: ignore[attr-defined]
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+    query.awaitTermination(60)
+    assert sorted(row["id"] for row in spark.table("ids_of_topic").collect()) == [0, 1, 2, 3]

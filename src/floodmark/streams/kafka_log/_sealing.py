@@ -21,6 +21,7 @@ from floodmark.streams.kafka_log._sending import Outgoing
 from floodmark.streams.kafka_log._settling import SEALED, SEALING, SegmentState, read_states
 
 _TAKE_OVER_SECONDS: Final = 1.0
+_ATTEMPTS: Final = 1_000_000
 _POLL_SECONDS: Final = 0.005
 
 Reached = Callable[[str], None]
@@ -108,11 +109,10 @@ class Sealing:
             now = self._catalog.require(connection, stream, lock=True)
             if now.version != stream.version or _under_way(connection, stream) is not None:
                 return False
-            connection.execute(
-                insert(SEALINGS).values(
-                    stream_id=stream.id, attempt=0, layout=to_json(layout.save(), "layout"), seals=int(seals)
-                )
-            )
+            # The version tells it from every sealing before: somebody may still be at one of those.
+            first = now.version * _ATTEMPTS
+            values = {"attempt": first, "layout": to_json(layout.save(), "layout"), "seals": int(seals)}
+            connection.execute(insert(SEALINGS).values(stream_id=stream.id, **values))
             for segment in _going(now, layout, seals=seals):
                 _set_state(connection, stream, segment, SEALING, 0)
             return True
