@@ -243,6 +243,21 @@ def test_the_time_of_what_was_aborted_does_not_count(feed: TopicFeed, bind: Bind
     assert (history.ends, history.watermarks) == ({0: 3, 1: 3}, {"timestamp": kafka_time(2)})
 
 
+def test_a_record_from_the_far_future_does_not_move_time(
+    broker: KafkaBroker, topic_name: str, home: Home, clock: ManualClock
+) -> None:
+    # By default a broker refuses what is more than an hour ahead of its clock.
+    feed = TopicFeed(broker.servers, topic_name, 2, **{"message.timestamp.after.max.ms": str(2**62)})
+    clock.advance(kafka_time(0) - clock.now())
+    feed.write(0, "a", at=5_000)
+    feed.write(1, "b", at=7_000)
+    feed.write(0, "from the year 2100", at=80 * 365 * 86_400_000)
+    careless = BoundTopics(home, feed.cluster, [feed.name], source="careless")
+    assert careless.tick(at_once=True).watermarks == {"timestamp": kafka_time(7)}, "the other partition holds it"
+    careful = BoundTopics(home, feed.cluster, [feed.name], source="careful", rule=TimeRule(future=60 * SECOND))
+    assert careful.tick(at_once=True).watermarks == {"timestamp": kafka_time(5)}
+
+
 def test_a_topic_that_is_shorter_than_what_is_bound_is_refused(
     feed: TopicFeed, bind: Bind, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,5 +1,6 @@
 """Topics of a real broker that are written record by record, and what is bound of them."""
 
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -62,4 +63,10 @@ class TopicFeed:
             producer.commit_transaction(30)
         elif end == "abort":
             producer.abort_transaction(30)
+        # Kafka says so a moment before the end of the transaction is in the topic.
+        while end != "open" and self._ends(partition, committed=True) < self._ends(partition, committed=False):
+            time.sleep(0.005)
         return producer
+
+    def _ends(self, partition: int, *, committed: bool) -> int:
+        return self.cluster.ends(self.name, [partition], committed=committed)[partition]

@@ -47,6 +47,16 @@ def test_a_row_lies_in_its_timestamp_also_where_offsets_have_gaps(feed: TopicFee
     assert [(ts, w and w.microsecond) for ts, w in micros] == [(10, None), (20, 7), (30, 8)]
 
 
+def test_a_row_from_the_far_future_is_read_and_tells_nothing_of_time(feed: TopicFeed, tmp_path: Path) -> None:
+    with Home.open(tmp_path) as home:
+        Bindings(home).register("s", kind="kafka", identity=1)
+        now = home.now()
+        feed.write(0, f'{{"at": {now}}}', f'{{"at": {now + 10**15}}}')
+        found = rows(feed, tmp_path, [BoundRange(0, 0, 2, 10, {})], columns='["at"]', future="1 hour", **NUMBERS)
+        assert [one["at"] for one in found] == [now, now + 10**15]
+        assert TopicTimes(home, "s").known() == {0: Read(now, 2)}
+
+
 def test_batches_may_fall_anywhere(feed: TopicFeed) -> None:
     feed.write(0, '{"at": 5}', '{"at": 9}')
     feed.transaction(0, ['{"at": 7}'], end="commit")

@@ -216,9 +216,11 @@ class BoundTopics:
         grown = {part: end for part, end in ends.items() if end > bound.get(part, 0) or part not in known}
         names = {part: (self.topics[place_of(part)[0]], place_of(part)[1]) for part in grown}
         starts = self._asked(self._cluster.starts) if grown else {}
+        latest = self.rule.latest(self._home.now())
         found = self._newest.confirmed(
             {name: told[part] for part, name in names.items() if part in told},
             {name: (starts[part], grown[part]) for part, name in names.items()},
+            None if latest is None else latest // 1000,
         )
         return {part: (grown[part] - 1, found[name]) for part, name in names.items() if name in found}
 

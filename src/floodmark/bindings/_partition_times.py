@@ -21,6 +21,16 @@ class TimeRule:
     delay: int = 0
     idle: int | None = None
     """After how long a partition that has nothing new, and nothing unread, is waited for no more; None for never."""
+    future: int | None = None
+    """How far ahead of the clock a time may be and still count; None for any."""
+
+    def latest(self, now: int) -> int | None:
+        """Return the latest time that counts.
+
+        >>> TimeRule(future=60).latest(1000)
+        1060
+        """
+        return None if self.future is None else now + self.future
 
     def watermark_of(self, newest: int | None) -> int | None:
         """Return the watermark of a partition whose greatest time is `newest`."""

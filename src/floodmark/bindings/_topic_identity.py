@@ -20,7 +20,7 @@ def default_source(cluster_id: str, topics: Sequence[str], rule: TimeRule, *, co
     >>> default_source("Zx3", ["orders"], TimeRule(key="at", is_read=True), committed=False)
     'kafka:Zx3:orders:at:uncommitted'
     """
-    time = [rule.key] if rule != TimeRule(delay=rule.delay, idle=rule.idle) else []
+    time = [rule.key] if rule.is_read or rule.key != TimeRule().key else []
     return ":".join(["kafka", cluster_id, ",".join(topics), *time, *([] if committed else ["uncommitted"])])
 
 

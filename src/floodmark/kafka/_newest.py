@@ -32,14 +32,21 @@ class NewestTimes:
         self._said = LastError()
 
     def confirmed(
-        self, told: Mapping[Place, tuple[int, int]], ranges: Mapping[Place, tuple[int, int]]
+        self,
+        told: Mapping[Place, tuple[int, int]],
+        ranges: Mapping[Place, tuple[int, int]],
+        latest: int | None = None,
     ) -> dict[Place, int]:
         """Return times, in milliseconds, that committed records have, the greatest that is known of each partition.
 
-        `told` is the offset and the time that a broker named; `ranges` is where each partition begins and ends. One of
-        which nothing can be said is left out.
+        `told` is the offset and the time that a broker named; `ranges` is where each partition begins and ends. Times
+        after the `latest` do not count. A partition of which nothing can be said is left out.
         """
-        wanted = {place: (offset, ranges[place][1]) for place, (offset, _) in told.items() if offset < ranges[place][1]}
+        wanted = {
+            place: (offset, ranges[place][1])
+            for place, (offset, time) in told.items()
+            if offset < ranges[place][1] and (latest is None or time <= latest)
+        }
         first = self._read({place: (offset, offset + 1) for place, (offset, _) in wanted.items()})
         found = {place: told[place][1] for place, times in first.items() if times}
         rest = {
@@ -47,7 +54,10 @@ class NewestTimes:
             for place, (start, end) in ranges.items()
             if place not in found and end > start
         }
-        found.update({place: max(times) for place, times in self._read(rest).items() if times})
+        for place, times in self._read(rest).items():
+            counted = [time for time in times if latest is None or time <= latest]
+            if counted:
+                found[place] = max(counted)
         return found
 
     def close(self) -> None:

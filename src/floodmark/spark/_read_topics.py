@@ -39,6 +39,7 @@ def read_topics(
     key: str | None = None,
     delay: Duration = "0 seconds",
     idle: Duration | None = None,
+    future: Duration | None = None,
     marks: "MarksChoice" = "auto",
     include_headers: bool = False,
     start: str | Mapping[str, Mapping[int, int]] = "earliest",
@@ -82,8 +83,9 @@ def read_topics(
     The event time is `timestamp_column`, a TIMESTAMP, or a BIGINT with `timestamp_unit`, which is then `_event_time`;
     without it, Kafka's own timestamp. The watermark of a partition is its greatest time less `delay`, that of the
     source the least of them. One that is empty holds it, until it has had nothing new for `idle` and everything in it
-    was read. Times in values are known when they were read, and count from the next binding on. If a topic has a marks
-    topic beside it, that tells the watermark; `marks` can "require" or "ignore" it, and `key` names one of several.
+    was read. A row that is further ahead of the clock than `future` does not move it. Times in values are known when
+    they were read, and count from the next binding on. If a topic has a marks topic beside it, that tells the
+    watermark; `marks` can "require" or "ignore" it, and `key` names one of several.
 
     `start` is "earliest", "latest", or offsets by topic and partition. `options` are those of Kafka's client, such as
     {"kafka.sasl.password": ...}, which are not shown anywhere. `late`, `operators`, and what bounds or aligns batches
@@ -115,6 +117,7 @@ def read_topics(
         "key": key,
         "delay": _micros(delay, "delay"),
         "idle": _micros(idle, "idle"),
+        "future": _micros(future, "future"),
         "marks": marks,
         "includeHeaders": str(include_headers).lower(),
         "startingOffsets": start if isinstance(start, str) else json.dumps(start),

@@ -12,6 +12,7 @@ from confluent_kafka import Message
 from floodmark.bindings import BoundRange
 from floodmark.bindings._topic_partitions import place_of
 from floodmark.bindings._topic_times import Read, TopicTimes
+from floodmark.control import Home
 from floodmark.errors import HomeMissing, HomeOutOfReach, ValueUndecodable
 from floodmark.kafka import Fetcher, Records
 from floodmark.kafka._collector import collector_paused
@@ -44,30 +45,38 @@ def read_topic_part(location: str, settings: TopicSettings, part: TopicPart) -> 
         return
     place, partition = place_of(part.ranges[0].partition)
     topic, first, end = settings.topics[place], part.ranges[0].first, part.ranges[-1].end
-    rows = Rows(settings, schema, part.ranges)
+    # Only who reads times out of values tells the home of them.
+    home = None if settings.timestamp_column is None else _home(location)
+    rows = Rows(settings, schema, part.ranges, None if home is None else settings.rule.latest(home.now()))
     for records in _fetcher(settings).read(topic, partition, first, end, wait_to=end):
         with collector_paused():
             batch = rows.batch(records)
         if batch.num_rows:
             yield batch
-    if settings.timestamp_column is not None:
-        try:
-            home = open_home(location).home
-        except HomeMissing as error:
-            raise HomeOutOfReach(
-                f"A task cannot see the home {location}.",
-                rule="Where the event time is in the values, every executor tells the home what it has read.",
-                remedy="Keep the home in PostgreSQL, run Spark on one machine, or go by Kafka's timestamp.",
-                path=location,
-            ) from error
+    if home is not None:
         TopicTimes(home, part.source).report({part.ranges[0].partition: Read(rows.newest, end)})
 
 
-class Rows:
-    """Makes batches of records, column by column, and remembers the greatest event time."""
+def _home(location: str) -> Home:
+    try:
+        return open_home(location).home
+    except HomeMissing as error:
+        raise HomeOutOfReach(
+            f"A task cannot see the home {location}.",
+            rule="Where the event time is in the values, every executor tells the home what it has read.",
+            remedy="Keep the home in PostgreSQL, run Spark on one machine, or go by Kafka's timestamp.",
+            path=location,
+        ) from error
 
-    def __init__(self, settings: TopicSettings, schema: Any, ranges: Sequence[BoundRange]) -> None:
+
+class Rows:
+    """Makes batches of records, column by column, and remembers the greatest event time, up to the `latest`."""
+
+    def __init__(
+        self, settings: TopicSettings, schema: Any, ranges: Sequence[BoundRange], latest: int | None = None
+    ) -> None:
         self.newest: int | None = None
+        self._latest = latest
         self._settings = settings
         self._schema = schema
         self._decoder = decoder_of(settings)
@@ -116,7 +125,10 @@ class Rows:
         )
 
     def _note(self, times: Any) -> None:
-        newest = pc.max(times.cast(pa.int64())).as_py()
+        micros = times.cast(pa.int64())
+        if self._latest is not None:
+            micros = micros.filter(pc.less_equal(micros, self._latest))
+        newest = pc.max(micros).as_py()
         if newest is not None:
             self.newest = newest if self.newest is None else max(self.newest, newest)
 

@@ -32,6 +32,7 @@ OPTIONS: Final = {
     "key": "the name of the time key; by default timestampColumn, or timestamp",
     "delay": "how much out of order rows of a partition come",
     "idle": "after how long a partition without anything new is waited for no more; by default never",
+    "future": "how far ahead of the clock a row may be and still move the watermark; by default any",
     "marks": "auto, require or ignore: whether the marks topic beside each topic tells the time",
     "includeHeaders": "whether there is a column with the headers",
     "startingOffsets": "earliest, latest, or JSON: where a query without a checkpoint begins",
@@ -77,6 +78,7 @@ class TopicSettings:
     key: str | None = None
     delay: int = 0
     idle: int | None = None
+    future: int | None = None
     marks: MarksChoice = "auto"
     include_headers: bool = False
     starting_offsets: str = "earliest"
@@ -94,7 +96,7 @@ class TopicSettings:
     @property
     def rule(self) -> TimeRule:
         """How time follows from the records."""
-        return TimeRule(self.time_key, self.timestamp_column is not None, self.delay, self.idle)
+        return TimeRule(self.time_key, self.timestamp_column is not None, self.delay, self.idle, self.future)
 
     @property
     def time_key(self) -> str:
@@ -125,7 +127,7 @@ class TopicSettings:
         require_no_others(others, OPTIONS)
         given = {_KNOWN[name.lower()]: value for name, value in options.items() if name.lower() in _KNOWN}
         _check_together(given)
-        idle, event_time = given.get("idle"), given.get("maxEventTimePerTrigger")
+        idle, future, event_time = (given.get(name) for name in ("idle", "future", "maxEventTimePerTrigger"))
         isolation = client.pop(_ISOLATION, "read_committed")
         require_one_of(_ISOLATION, isolation, ("read_committed", "read_uncommitted"))
         return cls(
@@ -146,6 +148,7 @@ class TopicSettings:
             key=given.get("key"),
             delay=micros_of(given.get("delay", "0 seconds"), "delay"),
             idle=None if idle is None else micros_of(idle, "idle", least=1),
+            future=None if future is None else micros_of(future, "future"),
             marks=_one_of(given, "marks", "auto", get_args(MarksChoice)),
             include_headers=truth_of(given, "includeHeaders"),
             starting_offsets=given.get("startingOffsets", "earliest"),

@@ -5,6 +5,7 @@ attempt has come to its end, and only then writes. So it does not matter who beg
 """
 
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, Final
@@ -27,6 +28,7 @@ TIMEOUT_MILLIS: Final = 60_000
 """After which Kafka gives up a transaction of somebody who has died; until then it hides what came after it."""
 
 _PATIENCE_SECONDS: Final = 30.0
+_VISIBLE_SECONDS: Final = 1.0
 _KEPT: Final = 16
 
 
@@ -91,6 +93,7 @@ class Committing:
             if all(state.state == OPEN for state in states.values()) and len(states) == len(ends):
                 producer.commit()
                 self._reached("commit: committed")
+                _await_visible(connection, topic, ends)
                 return ends
             # Half of it would lie behind the end of a segment.
             producer.abort()
@@ -219,6 +222,19 @@ class _Producer:
             # Such as a producer that was silent for too long: the next attempt begins anew.
             return _Fenced() if error.code() == KafkaError.INVALID_TXN_STATE else problem
         return problem
+
+
+def _await_visible(connection: Connection, topic: str, ends: Mapping[int, int]) -> None:
+    """Wait until what was committed can be read: Kafka says so a moment before it is.
+
+    Not for long, though: a transaction of another writer that began before may still be open.
+    """
+    give_up = time.monotonic() + _VISIBLE_SECONDS
+    while time.monotonic() < give_up:
+        committed = connection.cluster.ends(topic, ends)
+        if all(committed[segment] > end for segment, end in ends.items()):
+            return
+        time.sleep(0.002)
 
 
 def _name(stream: StreamInfo, writer: str) -> str:
