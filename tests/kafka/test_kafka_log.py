@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from floodmark.errors import EventInvalid, StreamDeleted, StreamExists, StreamSealed, TopicRecreated, ValueUndecodable
+from floodmark.errors import (
+    EventInvalid,
+    KafkaAway,
+    StreamDeleted,
+    StreamExists,
+    StreamSealed,
+    TopicRecreated,
+    ValueUndecodable,
+)
 from floodmark.kafka import KafkaCluster, KafkaSettings
 from floodmark.streams import Stream, StreamHome, connect
 from floodmark.streams.kafka_log._records import SEAL
@@ -226,21 +234,51 @@ def test_of_a_flush_that_meets_the_seal_each_event_is_there_once_and_in_order(op
     assert writer.events_written == 100
 
 
-def test_a_reader_does_not_take_for_the_end_what_came_behind_the_seal(opening: Opener, broker: KafkaBroker) -> None:
+@pytest.mark.parametrize("how", ["split", "seal"])
+def test_a_reader_does_not_take_for_the_end_what_came_behind_the_seal(
+    opening: Opener, broker: KafkaBroker, how: str
+) -> None:
     """K2: it asks Kafka first and the store afterwards."""
     hook, other = Hook(), opening()
     stream = opening(hook).create_stream("s")
 
     def seal_and_write_on() -> None:
-        other.stream("s").split(0)
-        producer = foreign_producer(broker.servers)
-        producer.produce(topic_of(stream), b"9", partition=0)
-        producer.flush(10)
+        if how == "split":
+            other.stream("s").split(0)
+        else:
+            other.stream("s").seal()
+        write_by_hand(broker, stream, b"9")
 
     hook.at("ends: seen", seal_and_write_on)
     assert stream.ends()[0] == 0
     assert stream.ends()[0] == 0
     assert list(stream.read(0, 0, 100)) == []
+
+
+def test_a_reader_reads_no_further_than_what_was_there_when_the_segment_was_open(
+    opening: Opener, broker: KafkaBroker
+) -> None:
+    """K2: the segment is sealed, and somebody writes on, after it was seen open."""
+    home, other = opening(), opening()
+    stream = home.create_stream("s")
+    sealing = home.local.kafka_log._sealing
+    sealed = sealing.sealed
+
+    def late(*args: Any) -> Any:
+        states = sealed(*args)
+        other.stream("s").split(0)
+        write_by_hand(broker, stream, b"9")
+        return states
+
+    sealing.sealed = late  # type: ignore[method-assign]
+    assert list(stream.read(0, 0, 100)) == []
+
+
+def write_by_hand(broker: KafkaBroker, stream: Stream, value: bytes | None, **more: Any) -> None:
+    """Write a record to the first partition of a stream, past all writers."""
+    producer = foreign_producer(broker.servers)
+    producer.produce(topic_of(stream), value, partition=0, **more)
+    assert producer.flush(10) == 0
 
 
 def test_an_event_for_a_stream_that_is_sealed_is_refused(opening: Opener) -> None:
@@ -277,8 +315,9 @@ def test_a_writer_that_died_before_it_heard_of_its_events_finds_them(opening: Op
     assert sorted(numbers_in(stream)) == list(range(31))
 
 
-def test_of_a_flush_that_came_half_only_the_other_half_is_written_again(opening: Opener) -> None:
-    """K3: what is there is told by the numbers in the records, whichever segment they are in."""
+@pytest.mark.parametrize("portion", [40, 3])
+def test_of_a_flush_that_came_half_only_the_other_half_is_written_again(opening: Opener, portion: int) -> None:
+    """K3: what is there is told by the numbers in the records, in whatever portions the events come again."""
     home = opening()
     stream = home.create_stream("s", segments=2)
     writer = stream.writer("w")
@@ -303,8 +342,11 @@ def test_of_a_flush_that_came_half_only_the_other_half_is_written_again(opening:
     first = again.events_written
     assert list(range(first)) == sorted(half_there)[:first], "all before it are there"
     assert first not in half_there
-    again.write_batch(list(range(first, 40)), key=keys[first:])
-    again.flush()
+    for start in range(first, 40, portion):
+        again.write_batch(list(range(start, min(start + portion, 40))), key=keys[start : min(start + portion, 40)])
+        again.flush()
+        # Whoever takes over in the middle knows as much.
+        again._backend = opening().local
     assert sorted(numbers_in(other)) == list(range(40))
     assert (again.events_written, other.writer("w").events_written) == (40, 40)
 
@@ -329,6 +371,46 @@ def test_another_process_that_takes_a_flush_over_writes_what_is_missing(opening:
     writer.write(3)
     writer.flush()
     assert numbers_in(stream) == [1, 2, 3]
+
+
+def away_once(home: StreamHome, stream: Stream) -> None:
+    """Let Kafka be away for the next one who waits for records to arrive."""
+    connection, _ = home.local.kafka_log._connections.of(stream.info)
+    arrived = connection.arrived
+
+    def away(topic: str, flight: Any) -> Any:
+        connection.arrived = arrived  # type: ignore[method-assign]
+        raise KafkaAway("Kafka is away.", rule="It is asked again.", remedy="Wait.")
+
+    connection.arrived = away  # type: ignore[method-assign]
+
+
+def test_a_writer_that_is_opened_again_waits_for_what_is_still_under_way(opening: Opener) -> None:
+    """Else the events would come after it was looked which ones are there, and once more."""
+    home = opening()
+    stream = home.create_stream("s")
+    older = stream.writer("w")
+    older.write(1)
+    away_once(home, stream)
+    with pytest.raises(KafkaAway):
+        older.flush()
+    newer = stream.writer("w")
+    assert newer.events_written == 1
+    newer.write(2)
+    newer.flush()
+    assert numbers_in(stream) == [1, 2]
+
+
+def test_a_flush_that_took_too_long_goes_on_and_comes_once(opening: Opener) -> None:
+    home = opening()
+    stream = home.create_stream("s")
+    writer = stream.writer("w")
+    writer.write(1)
+    away_once(home, stream)
+    with pytest.raises(KafkaAway):
+        writer.flush()
+    writer.flush()
+    assert (numbers_in(stream), uncommitted_end(home, "s")) == ([1], 1)
 
 
 def test_a_writer_that_was_closed_well_needs_no_search(opening: Opener) -> None:
@@ -490,9 +572,7 @@ def test_a_record_that_is_no_event_is_never_passed_over(opening: Opener, broker:
     stream = opening().create_stream("s", "id BIGINT")
     with stream.writer("w") as writer:
         writer.write({"id": 1})
-    producer = foreign_producer(broker.servers)
-    producer.produce(topic_of(stream), value, partition=0)
-    producer.flush(10)
+    write_by_hand(broker, stream, value)
     with pytest.raises(ValueUndecodable) as refusal:
         list(stream.read(0))
     assert refusal.value.fields["place"] == 1
@@ -501,9 +581,7 @@ def test_a_record_that_is_no_event_is_never_passed_over(opening: Opener, broker:
 def test_a_record_that_ends_a_segment_is_no_event(opening: Opener, broker: KafkaBroker) -> None:
     """Whoever writes one by hand seals nothing by it: only the store can."""
     stream = opening().create_stream("s")
-    producer = foreign_producer(broker.servers)
-    producer.produce(topic_of(stream), b"", partition=0, headers=[(SEAL, b"1")])
-    producer.flush(10)
+    write_by_hand(broker, stream, b"", headers=[(SEAL, b"1")])
     with stream.writer("w") as writer:
         writer.write(1)
     assert (numbers_in(stream), stream.ends()) == ([1], {0: 2})

@@ -24,11 +24,10 @@ from floodmark.streams.kafka_log._settling import (
     OPEN,
     Numbers,
     Sent,
+    first_missing,
     forget_sent,
-    packed,
     read_sent,
     read_states,
-    resumed,
     settle,
     write_sent,
 )
@@ -176,6 +175,7 @@ class KafkaLog:
     def opened(self, stream: StreamInfo, opened: Opened) -> Opened:
         """Return a writer that was opened, with what is in Kafka of it, though it has never heard so."""
         author, number = opened.author, opened.next_number
+        self._await_older(stream, author)
         if number or author.instance > 1:
             number = self._resume(stream, author, number)
         else:
@@ -251,6 +251,15 @@ class KafkaLog:
         if way.is_left:
             check_not_sealed(way.stream)
 
+    def _await_older(self, stream: StreamInfo, author: Author) -> None:
+        """Wait for what an older instance in this process has under way: else it would come after all was looked at."""
+        for place, way in list(self._ways.items()):
+            if place[:2] == (stream.id, author.writer):
+                if way.flight is not None:
+                    connection, topic = self._connections.of(stream)
+                    connection.arrived(topic, way.flight)
+                self._ways.pop(place, None)
+
     def _sent(self, stream: StreamInfo, author: Author) -> Sent:
         with self._home.read() as reading:
             return read_sent(reading, stream, author.writer) or Sent({}, 0)
@@ -265,26 +274,23 @@ class KafkaLog:
             looked = Sent(ends, first_number)
         else:
             states = self._sealing.sealed(stream, list(ends))
-            numbers = [np.empty(0, np.int64)]
+            numbers: list[Numbers] = []
             for segment, end in ends.items():
                 start = sent.position.get(segment, 0)
                 stop = end if states[segment].state == OPEN else states[segment].end
                 numbers.append(self._numbers(stream, segment, start, stop, author.writer))
-            found = np.concatenate(numbers)
-            looked = Sent(sent.position, first_number, packed(found[found >= first_number].tolist(), first_number))
+            # Some may lie before the position by now.
+            looked = Sent.of(sent.position, first_number, np.concatenate([*numbers, sent.numbers_found]))
         with self._home.write() as writing:
             write_sent(writing, stream, author.writer, looked)
         return looked
 
     def _resume(self, stream: StreamInfo, author: Author, next_number: int) -> int:
         """Settle what Kafka has of a writer without a gap; return the first number that it does not have."""
-        looked = self._look(stream, author, next_number)
-        after, rest = resumed(looked.numbers_found, next_number)
+        after = first_missing(self._look(stream, author, next_number).numbers_found, next_number)
         if after > next_number:
             with self._home.write() as writing:
                 settle(writing, stream, author, (next_number, after), {}, self._home.now(writing))
-                kept = Sent(looked.position, after, packed(rest.tolist(), after))
-                write_sent(writing, stream, author.writer, kept)
         return after
 
     def _numbers(self, stream: StreamInfo, segment: int, start: int, end: int, writer: str) -> Numbers:

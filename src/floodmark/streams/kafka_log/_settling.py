@@ -57,6 +57,11 @@ class Sent:
     found: bytes = b""
     """A bit for each event from `first_number` on: whether Kafka has it, though its writer never heard so."""
 
+    @classmethod
+    def of(cls, position: Position, first_number: int, found: Numbers) -> "Sent":
+        """Return it with those of the found numbers that are not below the first."""
+        return cls(position, first_number, packed(found[found >= first_number].tolist(), first_number))
+
     @property
     def numbers_found(self) -> Numbers:
         """The numbers of the events that were found.
@@ -92,17 +97,15 @@ def packed(numbers: Iterable[int], first_number: int) -> bytes:
     return np.packbits(bits).tobytes()
 
 
-def resumed(found: Numbers, next_number: int) -> tuple[int, Numbers]:
-    """Return the first number that was not found, from the next one on, and the found ones behind it.
+def first_missing(found: Numbers, next_number: int) -> int:
+    """Return the first number, from the next one on, that was not found.
 
-    >>> after, rest = resumed(np.array([5, 6, 8]), 5)
-    >>> after, rest.tolist()
-    (7, [8])
+    >>> first_missing(np.array([5, 6, 8]), 5), first_missing(np.array([6]), 5)
+    (7, 5)
     """
     ahead = np.unique(found[found >= next_number])
     gaps = np.flatnonzero(ahead != np.arange(next_number, next_number + len(ahead)))
-    run = len(ahead) if not len(gaps) else int(gaps[0])
-    return next_number + run, ahead[run:]
+    return next_number + (len(ahead) if not len(gaps) else int(gaps[0]))
 
 
 def read_states(connection: Connection, stream: StreamInfo, segments: Iterable[int]) -> dict[int, SegmentState]:
@@ -147,11 +150,12 @@ def settle(
     sent = {"s": stream.id, "w": author.writer, "i": author.instance, "first": first, "after": after, "now": now}
     if connection.execute(_SETTLE, sent).rowcount != 1:
         return False
-    before = read_sent(connection, stream, author.writer)
-    position = {} if before is None else dict(before.position)
+    before = read_sent(connection, stream, author.writer) or Sent({}, first)
+    position = dict(before.position)
     for segment, end in ends.items():
         position[segment] = max(end, position.get(segment, 0))
-    write_sent(connection, stream, author.writer, Sent(position, after))
+    # What was found further on is still not settled.
+    write_sent(connection, stream, author.writer, Sent.of(position, after, before.numbers_found))
     return True
 
 
