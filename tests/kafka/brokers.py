@@ -2,12 +2,16 @@
 
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from floodmark.errors import FloodmarkError
+from floodmark.kafka import KafkaCluster, KafkaSettings
+from floodmark.streams import StreamHome
 from floodmark.testing import KafkaBroker
+from kafka_homes import Opener, open_home
 
 
 @pytest.fixture(scope="session")
@@ -42,3 +46,22 @@ def log(request: pytest.FixtureRequest) -> str:
     if request.param == "kafka":
         request.getfixturevalue("log_in_kafka")
     return str(request.param)
+
+
+@pytest.fixture
+def opening(broker: KafkaBroker, tmp_path: Path) -> Iterator[Opener]:
+    """Give what opens the same home again, as another process would."""
+    opened: list[StreamHome] = []
+
+    def again(hook: Callable[[str], None] = lambda place: None) -> StreamHome:
+        opened.append(open_home(str(tmp_path / "home"), broker.servers, hook))
+        return opened[-1]
+
+    yield again
+    for home in opened:
+        home.close()
+
+
+@pytest.fixture
+def cluster(broker: KafkaBroker) -> KafkaCluster:
+    return KafkaCluster(KafkaSettings.of(broker.url))

@@ -2,15 +2,22 @@
 
 import json
 import subprocess
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 from confluent_kafka import Producer
 
 from floodmark.control import Home
+from floodmark.errors import KafkaAway
 from floodmark.streams import Stream, StreamHome
 from floodmark.streams._local import LocalBackend
+from floodmark.testing import KafkaBroker
 from floodmark.testing._kafka_files import broker_jars, java
+
+Opener = Callable[..., StreamHome]
+"""Opens the same home again, as another process would."""
 
 
 class Stopped(Exception):
@@ -70,6 +77,65 @@ def console(tool: str, *arguments: str, given: str | None = None) -> str:
     done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def wait_until(condition: Callable[[], Any], seconds: float = 20) -> None:
+    give_up = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < give_up, "it did not happen"
+        time.sleep(0.005)
+
+
+def in_thread(action: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
+    outcome: list[object] = []
+
+    def run() -> None:
+        try:
+            outcome.append(action())
+        except Exception as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread, outcome
+
+
+def before_sending(home: StreamHome, stream: Stream, action: Callable[[], object]) -> None:
+    """Let something happen once, after the next flush was routed and before it is sent."""
+    connection, _ = home.local.kafka_log._connections.of(stream.info)
+    send = connection.sender.send
+
+    def late(topic: str, records: Any) -> Any:
+        connection.sender.send = send  # type: ignore[method-assign]
+        action()
+        return send(topic, records)
+
+    connection.sender.send = late  # type: ignore[method-assign]
+
+
+def uncommitted_end(home: StreamHome, name: str, segment: int = 0) -> int:
+    stream = home.stream(name)
+    connection, topic = home.local.kafka_log._connections.of(stream.info)
+    return connection.cluster.ends(topic, [segment], committed=False)[segment]
+
+
+def write_by_hand(broker: KafkaBroker, stream: Stream, value: bytes | None, **more: Any) -> None:
+    """Write a record to the first partition of a stream, past all writers."""
+    producer = foreign_producer(broker.servers)
+    producer.produce(topic_of(stream), value, partition=0, **more)
+    assert producer.flush(10) == 0
+
+
+def away_once(home: StreamHome, stream: Stream) -> None:
+    """Let Kafka be away for the next one who waits for records to arrive."""
+    connection, _ = home.local.kafka_log._connections.of(stream.info)
+    arrived = connection.arrived
+
+    def away(topic: str, flight: Any) -> Any:
+        connection.arrived = arrived  # type: ignore[method-assign]
+        raise KafkaAway("Kafka is away.", rule="It is asked again.", remedy="Wait.")
+
+    connection.arrived = away  # type: ignore[method-assign]
 
 
 CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"

@@ -25,6 +25,7 @@ KAFKA_MIGRATIONS: Final = (
                 position TEXT NOT NULL,
                 first_number BIGINT NOT NULL,
                 found BLOB NOT NULL,
+                looked_by TEXT NOT NULL,
                 PRIMARY KEY (stream_id, writer)
             )
             """,

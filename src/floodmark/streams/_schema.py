@@ -58,10 +58,11 @@ SENT: Final = Table(
     Column("position", Text, nullable=False),
     Column("first_number", BigInteger, nullable=False),
     Column("found", LargeBinary, nullable=False),
+    Column("looked_by", Text, nullable=False),
 )
 """Of each writer to Kafka: where its unsettled events would lie, behind `position`, and which were `found` there.
 
-`found` has a bit for each event from `first_number` on.
+`found` has a bit for each event from `first_number` on. `looked_by` is who knows what came since.
 """
 
 BATCHES: Final = Table(

@@ -1,6 +1,7 @@
 """The log in Kafka, as streams use it."""
 
 import threading
+import uuid
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -74,8 +75,9 @@ class KafkaLog:
         self._sealing = Sealing(home, catalog, connections, reached)
         self._committing = Committing(home, catalog, connections, self._sealing, reached)
         self._ways: dict[tuple[int, str, int, int], Way] = {}
-        self._sure: dict[tuple[int, str], int] = {}
-        """The next number of writers of which nothing is in Kafka from there on, by what this process has done."""
+        self._id = uuid.uuid4().hex
+        self._sure: set[tuple[int, str]] = set()
+        """Writers of which this process knows what has become of all that it has sent."""
         self._lock = threading.Lock()
 
     def append(self, stream: StreamInfo, author: Author, first_number: int, events: Events) -> dict[int, int]:
@@ -84,13 +86,16 @@ class KafkaLog:
         place = (*of_writer, author.instance, first_number)
         with self._lock:
             way = self._ways.pop(place, None)
-            is_sure = self._sure.pop(of_writer, None) == first_number
+            is_sure = of_writer in self._sure
+            self._sure.discard(of_writer)
         after = first_number + len(events)
         if way is None:
             if not self._tables.is_next(stream, author, first_number):
                 self._tables.check_is_repeat(stream, author, first_number, after)
                 return self._tables.ends_for(stream, events, self.ends)
-            found = self._look(stream, author, first_number) if not is_sure else self._sent(stream, author)
+            found = self._sent(stream, author)
+            if not is_sure or found.looked_by != self._id:
+                found = self._look(stream, author, first_number)
             way = Way(self._catalog.newest_known(stream), events, ~found.places_found(first_number, len(events)))
         try:
             ends = self._bring(stream, author, first_number, way)
@@ -98,7 +103,7 @@ class KafkaLog:
             with self._lock:
                 self._ways[place] = way
             raise
-        self._sure[of_writer] = after
+        self._sure.add(of_writer)
         return ends
 
     def ends(self, stream: StreamInfo) -> dict[int, int]:
@@ -181,15 +186,16 @@ class KafkaLog:
         else:
             ends = self._all_ends(stream)
             with self._home.write() as writing:
-                write_sent(writing, stream, author.writer, Sent(ends, 0))
-        self._sure[stream.id, author.writer] = number
+                write_sent(writing, stream, author.writer, Sent(ends, 0, looked_by=self._id))
+        self._sure.add((stream.id, author.writer))
         return replace(opened, next_number=number)
 
     def closed(self, stream: StreamInfo, author: Author) -> None:
         """Forget where unsettled events of a writer would lie, if it is certain that it has none."""
         with self._lock:
-            is_sure = self._sure.pop((stream.id, author.writer), None) is not None
-        if is_sure:
+            is_sure = (stream.id, author.writer) in self._sure
+            self._sure.discard((stream.id, author.writer))
+        if is_sure and self._sent(stream, author).looked_by == self._id:
             with self._home.write() as writing:
                 forget_sent(writing, stream, author.writer)
 
@@ -223,7 +229,7 @@ class KafkaLog:
                 if len(states) == len(ends) and all(state.state == OPEN for state in states.values()):
                     way.ends.update(ends)
                     now = self._home.now(writing)
-                    if settle(writing, stream, author, (first_number, after), way.ends, now):
+                    if settle(writing, stream, author, (first_number, after), way.ends, now, self._id):
                         self._reached("append: settled")
                         return way.ends
                     is_repeat = True
@@ -271,7 +277,7 @@ class KafkaLog:
         ends = self._all_ends(stream)
         if sent is None:
             # It was closed when everything was settled.
-            looked = Sent(ends, first_number)
+            looked = Sent(ends, first_number, looked_by=self._id)
         else:
             states = self._sealing.sealed(stream, list(ends))
             numbers: list[Numbers] = []
@@ -280,7 +286,8 @@ class KafkaLog:
                 stop = end if states[segment].state == OPEN else states[segment].end
                 numbers.append(self._numbers(stream, segment, start, stop, author.writer))
             # Some may lie before the position by now.
-            looked = Sent.of(sent.position, first_number, np.concatenate([*numbers, sent.numbers_found]))
+            found = np.concatenate([*numbers, sent.numbers_found])
+            looked = Sent.of(sent.position, first_number, found, self._id)
         with self._home.write() as writing:
             write_sent(writing, stream, author.writer, looked)
         return looked
@@ -290,7 +297,7 @@ class KafkaLog:
         after = first_missing(self._look(stream, author, next_number).numbers_found, next_number)
         if after > next_number:
             with self._home.write() as writing:
-                settle(writing, stream, author, (next_number, after), {}, self._home.now(writing))
+                settle(writing, stream, author, (next_number, after), {}, self._home.now(writing), self._id)
         return after
 
     def _numbers(self, stream: StreamInfo, segment: int, start: int, end: int, writer: str) -> Numbers:

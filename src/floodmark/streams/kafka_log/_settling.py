@@ -56,11 +56,13 @@ class Sent:
     first_number: int
     found: bytes = b""
     """A bit for each event from `first_number` on: whether Kafka has it, though its writer never heard so."""
+    looked_by: str = ""
+    """Which process has looked last, or has settled since: it knows of everything that it has sent itself."""
 
     @classmethod
-    def of(cls, position: Position, first_number: int, found: Numbers) -> "Sent":
+    def of(cls, position: Position, first_number: int, found: Numbers, looked_by: str) -> "Sent":
         """Return it with those of the found numbers that are not below the first."""
-        return cls(position, first_number, packed(found[found >= first_number].tolist(), first_number))
+        return cls(position, first_number, packed(found[found >= first_number].tolist(), first_number), looked_by)
 
     @property
     def numbers_found(self) -> Numbers:
@@ -122,14 +124,14 @@ def read_sent(connection: Connection, stream: StreamInfo, writer: str) -> Sent |
     row = connection.execute(select(SENT).where(*_of(stream, writer))).one_or_none()
     if row is None:
         return None
-    return Sent(load_position(from_json(row.position)), row.first_number, bytes(row.found))
+    return Sent(load_position(from_json(row.position)), row.first_number, bytes(row.found), row.looked_by)
 
 
 def write_sent(connection: Connection, stream: StreamInfo, writer: str, sent: Sent) -> None:
     """Keep what is known of the records of a writer."""
     position = to_json(save_position(sent.position), "position")
     row: dict[str, Any] = {"stream_id": stream.id, "writer": writer, "position": position}
-    put(connection, SENT, {**row, "first_number": sent.first_number, "found": sent.found})
+    put(connection, SENT, {**row, "first_number": sent.first_number, "found": sent.found, "looked_by": sent.looked_by})
 
 
 def forget_sent(connection: Connection, stream: StreamInfo, writer: str) -> None:
@@ -144,6 +146,7 @@ def settle(
     numbers: tuple[int, int],
     ends: Mapping[int, int],
     now: int,
+    looked_by: str,
 ) -> bool:
     """Let events from a number to before another count, if they are the next ones of the newest instance."""
     first, after = numbers
@@ -155,7 +158,7 @@ def settle(
     for segment, end in ends.items():
         position[segment] = max(end, position.get(segment, 0))
     # What was found further on is still not settled.
-    write_sent(connection, stream, author.writer, Sent.of(position, after, before.numbers_found))
+    write_sent(connection, stream, author.writer, Sent.of(position, after, before.numbers_found, looked_by))
     return True
 
 
