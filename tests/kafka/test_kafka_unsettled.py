@@ -148,3 +148,23 @@ def test_a_writer_that_was_closed_well_needs_no_search(opening: Opener) -> None:
         assert writer.events_written == 1
         writer.write(2)
     assert (searched, numbers_in(stream)) == ([], [1, 2])
+
+
+def test_only_what_came_after_the_last_flush_is_searched(opening: Opener) -> None:
+    home = opening()
+    stream = home.create_stream("s")
+    writer = stream.writer("w")
+    for number in range(3):
+        writer.write(number)
+        writer.flush()
+    log = opening().local.kafka_log
+    searched: list[tuple[int, int]] = []
+    numbers = log._numbers
+
+    def searching(stream: Any, segment: int, start: int, end: int, writer: str) -> Any:
+        searched.append((start, end))
+        return numbers(stream, segment, start, end, writer)
+
+    log._numbers = searching  # type: ignore[method-assign]
+    log._resume(stream.info, writer._opened.author, 3)
+    assert searched == [(3, 3)]
