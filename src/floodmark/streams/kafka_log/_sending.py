@@ -1,6 +1,7 @@
 """Sending: what was given to Kafka's client arrives once and in order, or it is said that it is not known."""
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -14,6 +15,7 @@ from floodmark.streams.kafka_log._records import Header
 _POLL_SECONDS: Final = 0.1
 _FULL_SECONDS: Final = 0.01
 _LEARN_SECONDS: Final = 10.0
+_REASON_SECONDS: Final = 2.0
 _GIVEN_UP: Final = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._FATAL)
 
 
@@ -77,9 +79,7 @@ class Flight:
             raise failure(KafkaError(KafkaError._TIMED_OUT), doing, self._settings, self._said.error)
         for error in self.failures:
             if error is not None:
-                # What was given up was so for a reason.
-                is_given_up = error.code() in _GIVEN_UP and self._said.error is not None
-                raise failure(self._said.error if is_given_up else error, doing, self._settings)
+                raise failure(_reason(error, self._said), doing, self._settings)
         return self.ends
 
     def is_known(self, partition: int) -> bool:
@@ -107,13 +107,14 @@ class Sender:
 
     def send(self, topic: str, records: Outgoing) -> Flight:
         """Give records to the client, in their order, and return what tells when they have arrived."""
-        flight = Flight(topic, self._settings, self._said)
+        producer = self._current()
+        said = self._said
+        flight = Flight(topic, self._settings, said)
         # Two methods of a dict, and not two lines of Python for each record: that is a third of the time.
         heard: Callable[..., Any] = flight.failures.setdefault
         last = {partition: place for place, partition in enumerate(records.partitions)}
         flight.expect(last)
         ends = set(last.values())
-        producer = self._current()
         if last:
             self._learn(producer, topic, max(last) + 1)
         columns = zip(records.partitions, records.keys, records.values, records.headers, strict=True)
@@ -126,7 +127,8 @@ class Sender:
                 except BufferError:
                     producer.poll(_FULL_SECONDS)
                 except KafkaException as error:
-                    raise failure(error.args[0], f"writing to the topic {topic}", self._settings) from error
+                    problem = _reason(error.args[0], said)
+                    raise failure(problem, f"writing to the topic {topic}", self._settings) from error
         return flight
 
     def close(self) -> None:
@@ -183,6 +185,14 @@ class Sender:
             return Producer({**defaults, **self._settings.client(), **own})
         except KafkaException as error:
             raise option_refused(error, self._settings) from error
+
+
+def _reason(error: KafkaError, said: LastError) -> KafkaError:
+    """Return why something was given up, if an error says no more than that; the client may say so a moment later."""
+    give_up = time.monotonic() + _REASON_SECONDS
+    while error.code() in _GIVEN_UP and said.error is None and time.monotonic() < give_up:
+        time.sleep(0.01)
+    return said.error if error.code() in _GIVEN_UP and said.error is not None else error
 
 
 def _deliver(producer: Producer) -> None:
