@@ -11,7 +11,18 @@ import floodmark.control
 import floodmark.errors
 import floodmark.kafka
 import floodmark.progress
+import floodmark.sinks
 import floodmark.streams
+
+ROOMS = (
+    floodmark.progress,
+    floodmark.errors,
+    floodmark.control,
+    floodmark.kafka,
+    floodmark.streams,
+    floodmark.bindings,
+    floodmark.sinks,
+)
 
 settings.register_profile("floodmark", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("floodmark")
@@ -19,11 +30,21 @@ settings.load_profile("floodmark")
 pytest_plugins = ["brokers", "homes"]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let the tests that need a JVM share one, if tests run in several processes."""
+    for item in items:
+        if item.get_closest_marker("spark"):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
 @pytest.fixture(autouse=True)
-def _names_of_examples(doctest_namespace: dict[str, Any]) -> None:
-    rooms = (floodmark.progress, floodmark.errors, floodmark.control, floodmark.kafka, floodmark.streams)
-    for module in (*rooms, floodmark.bindings):
-        doctest_namespace.update({name: getattr(module, name) for name in module.__all__})
+def _names_of_examples(request: pytest.FixtureRequest, doctest_namespace: dict[str, Any]) -> None:
+    """Let an example use all public names; where two rooms have the same one, its own room's counts."""
+    if not isinstance(request.node, pytest.DoctestItem):
+        return
+    own = request.node.dtest.name.split(".")[1]
+    for room in sorted(ROOMS, key=lambda room: room.__name__.endswith(f".{own}")):
+        doctest_namespace.update({name: getattr(room, name) for name in room.__all__})
 
 
 @pytest.fixture(autouse=True)

@@ -47,4 +47,22 @@ KAFKA_MIGRATIONS: Final = (
             """,
         ),
     ),
+    Migration(
+        10,
+        "sinks that write exactly once",
+        (
+            """
+            CREATE TABLE sink (
+                name TEXT NOT NULL PRIMARY KEY,
+                target TEXT NOT NULL,
+                mode TEXT NOT NULL,
+                version BIGINT NOT NULL,
+                query_id TEXT,
+                progress TEXT,
+                created_at BIGINT NOT NULL,
+                updated_at BIGINT NOT NULL
+            )
+            """,
+        ),
+    ),
 )

@@ -16,8 +16,8 @@ from floodmark.service._forms import (
 )
 from floodmark.service._statuses import Json, refusal
 from floodmark.streams import Author, StreamInfo
-from floodmark.streams._positions import load_position
 from floodmark.streams._log import Opened
+from floodmark.streams._positions import load_position
 from floodmark.streams._settling import Note, Settled
 from floodmark.streams._stream_names import check_writer_id
 from floodmark.streams.remote._forms import save_opened

@@ -1,0 +1,232 @@
+"""Parallel mode: several tasks write the rows of a batch, each for a group of partitions, in a transaction of its own.
+
+Each group has its own record of what it has written, and so a task that runs again, or twice, does no harm. When all
+have written a batch, the driver closes it with a record of its own, which also tells the time. Rows of one batch may
+appear group by group.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from floodmark.errors import SinkBatchInvalid, SinkGroupsUnequal, SinkTopicUnfit
+from floodmark.kafka import KafkaSettings
+from floodmark.sinks._failpoints import Failpoint, go_on
+from floodmark.sinks._gate import Batch, Cut, Drop, Stop, Write, WriteFrom, cuts, decide, misaligned
+from floodmark.sinks._kafka_target import KafkaTarget
+from floodmark.sinks._order import Place, is_at_most
+from floodmark.sinks._producer import OutRow
+from floodmark.sinks._progress import GroupLayout, Progress
+from floodmark.sinks._row_groups import GroupsStart, check_layout, decide_groups, group_name, group_of
+from floodmark.sinks._startup import Bounds, Resume, Start
+from floodmark.sinks._target_options import TargetOptions
+
+
+@dataclass(frozen=True, slots=True)
+class GroupResult:
+    """What a task has done for its group."""
+
+    group: int
+    ends: Place
+    rows: int
+    """How many rows this attempt has written."""
+    total: int
+    """How many the group has written in all, the first one also those from before there were groups."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupWriter:
+    """What one task does for one group. It can be sent to another process."""
+
+    settings: KafkaSettings
+    options: TargetOptions
+    base: Progress
+    """The closed record: what all groups have written."""
+    group: int
+
+    def write(
+        self,
+        rows: Callable[[Write | WriteFrom], Iterable[Sequence[OutRow]]],
+        batch: Batch,
+        *,
+        failpoint: Failpoint = go_on,
+    ) -> GroupResult:
+        """Fence, read what the group has written, and write the batch unless it was: also if it has no rows.
+
+        `rows` are those of this group's partitions, which each of them names.
+        """
+        layout = self.base.layout
+        assert layout is not None
+        target = KafkaTarget(
+            self.settings,
+            self.base.topic,
+            group_name(self.base.sink, layout, self.group),
+            replace(self.options, marks=False),
+            failpoint=failpoint,
+        )
+        try:
+            # Somebody must count what was written before the layout.
+            progress = target.resume(self.base, total=self.base.total if self.group == 0 else 0)
+            decision = decide(progress, batch)
+            if isinstance(decision, Cut):
+                raise misaligned(decision, batch)
+            if isinstance(decision, Drop) and not decision.adopt:
+                return GroupResult(self.group, progress.ends, 0, progress.total)
+            found = () if isinstance(decision, Drop) else _checked(rows(decision), self.group, layout)
+            written = target.write(found, batch, decision)
+            return GroupResult(self.group, written.ends, written.total - progress.total, written.total)
+        finally:
+            target.close()
+
+
+class GroupedTarget:
+    """The driver's side: it starts all groups, gives out their writers, and closes batches. One thread at a time."""
+
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        topic: str,
+        sink: str,
+        layout: GroupLayout,
+        options: TargetOptions = TargetOptions(),  # noqa: B008
+        *,
+        failpoint: Failpoint = go_on,
+    ) -> None:
+        """Write for this sink, in groups of this layout; its version is chosen when it starts."""
+        # Where progress is recorded must not depend on a topic that the sink may have to make for itself.
+        named = replace(options, progress_topic=options.progress_topic or f"{topic}.progress")
+        self._options = replace(named, partitions=layout.partitions)
+        self._target = KafkaTarget(settings, topic, sink, self._options, failpoint=failpoint)
+        self._wanted = check_layout(layout)
+        self._start: GroupsStart | None = None
+
+    @property
+    def sink(self) -> str:
+        """The name of the sink."""
+        return self._target.sink
+
+    @property
+    def address(self) -> str:
+        """What names the target."""
+        return self._target.address
+
+    @property
+    def version(self) -> int:
+        """The version of the program."""
+        return self._target.version
+
+    @property
+    def progress(self) -> Progress | None:
+        """What all groups have written."""
+        return self._target.progress
+
+    def start(self, bounds: Callable[[Iterable[str]], Mapping[str, Bounds]], query_id: str | None = None) -> Start:
+        """Fence the driver before, and then every group; read what they have written, and decide."""
+        target = self._target
+        start = target.start(bounds)
+        self._start = None
+        topic = target.cluster.topic(target.topic)
+        if topic.partitions < self._wanted.partitions:
+            raise SinkTopicUnfit(
+                f"{topic.name!r} has {topic.partitions} partitions, and its layout {self._wanted.partitions}.",
+                rule="Each row is sent to a partition of the layout.",
+                remedy="Add partitions to the topic, or use a layout of as many as it has.",
+                topic=topic.name,
+                partitions=topic.partitions,
+            )
+        if not isinstance(start, Resume):
+            return start
+        closed, groups = start.progress, self._groups(start.progress)
+        found = decide_groups(closed, groups, wanted=self._wanted, query_id=query_id)
+        if found.close_first is not None:
+            one, rows = found.close_first, sum(one.total for one in groups.values()) - closed.total
+            written = Batch(one.query_id, one.starts, one.ends, closed.is_stateful)
+            closed = target.record(written, Write(), rows=rows)
+        if found.is_change(closed):
+            here = Batch(closed.query_id, closed.starts, closed.ends, closed.is_stateful)
+            closed = target.record(here, Drop(), rows=0, layout=found.layout)
+        self._start = found
+        return Resume(closed)
+
+    def cuts(self, starts: Place | None, *, is_stateful: bool) -> tuple[Stop, ...]:
+        """Return where the batches of a query that goes on from `starts`, or begins, must end."""
+        own = cuts(self.progress, starts, is_stateful=is_stateful)
+        if self._start is None or not self._start.stops or not is_stateful:
+            return own
+        *_, last = self._start.stops
+        return (*own, last)
+
+    def writers(self, batch: Batch) -> list[GroupWriter]:
+        """Return a writer for each group, or none if all of them have written the batch.
+
+        Before the first rows of a sink, it is recorded that they are its own.
+        """
+        target = self._target
+        if target.progress is None:
+            if isinstance(decide(None, batch), Drop):
+                return []
+            target.record(replace(batch, ends=batch.starts), Write(), rows=0, layout=self._wanted)
+        base = target.progress
+        assert base is not None
+        assert base.layout is not None
+        decision = decide(base, batch)
+        if isinstance(decision, Cut):
+            raise misaligned(decision, batch)
+        if isinstance(decision, Drop) and not decision.adopt:
+            return []
+        return [GroupWriter(target.settings, self._options, base, group) for group in range(base.layout.groups)]
+
+    def close_batch(
+        self, batch: Batch, results: Iterable[GroupResult], *, watermarks: Mapping[str, int] | None = None
+    ) -> Progress:
+        """Record that all groups have written a batch, or say which have not."""
+        base = self._target.progress
+        assert base is not None
+        assert base.layout is not None
+        found = {result.group: result for result in results}
+        missing = [
+            group
+            for group in range(base.layout.groups)
+            # One that is ahead has written it too; windows are never so.
+            if group not in found or not is_at_most(batch.ends, found[group].ends)
+        ]
+        if missing:
+            raise SinkGroupsUnequal(
+                f"Groups {missing} of the sink {self._target.sink!r} have not written the batch.",
+                rule="A batch is closed when all groups have written it, also those without rows.",
+                remedy="Run their tasks again.",
+                sink=self._target.sink,
+                groups=missing,
+            )
+        self._start = None
+        decision = decide(base, batch)
+        assert not isinstance(decision, Cut), "no writer was given out for it"
+        rows = sum(one.total for one in found.values()) - base.total
+        return self._target.record(batch, decision, rows=rows, watermarks=watermarks)
+
+    def close(self) -> None:
+        """Let go of Kafka."""
+        self._target.close()
+
+    def _groups(self, closed: Progress) -> dict[int, Progress]:
+        """Fence all groups of the layout in use, and return what they have written."""
+        layout = closed.layout
+        if layout is None:
+            return {}
+        names = {group_name(closed.sink, layout, group): group for group in range(layout.groups)}
+        fenced = self._target.fence(names)
+        # Groups that have written to another topic, before the sink began elsewhere, were others.
+        return {names[name]: one for name, one in fenced.items() if one.topic_id == closed.topic_id}
+
+
+def _checked(rows: Iterable[Sequence[OutRow]], group: int, layout: GroupLayout) -> Iterator[Sequence[OutRow]]:
+    for piece in rows:
+        for row in piece:
+            if row[3] is None or not 0 <= row[3] < layout.partitions or group_of(row[3], layout) != group:
+                raise SinkBatchInvalid(
+                    f"A row for partition {row[3]} came to group {group} of {layout.groups}.",
+                    rule="A group writes its own partitions, or a row could be written by two.",
+                    remedy="Give each row its partition with partition_of(), and send it to the group of that.",
+                    partition=row[3],
+                    group=group,
+                )
+        yield piece

@@ -1,0 +1,387 @@
+"""A topic of Kafka as a target: the rows of a batch and the record of how far that is, in one transaction.
+
+Whatever happens before Kafka has accepted the commit, the next start aborts it. Whatever happens after, the next start
+reads the record, and drops the batch. There is no third case.
+"""
+
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final
+
+from floodmark.errors import (
+    FloodmarkError,
+    SinkFenced,
+    SinkProgressInvalid,
+    SinkTimedOut,
+    StateError,
+)
+from floodmark.kafka import KafkaCluster, KafkaSettings, MarkRecord, marks_topic_of
+from floodmark.sinks._failpoints import (
+    BEFORE_BEGIN,
+    COMMITTED,
+    FENCED,
+    PROGRESS_FLUSHED,
+    ROWS_FLUSHED,
+    SOME_ROWS_SENT,
+    STARTED,
+    Failpoint,
+    go_on,
+)
+from floodmark.sinks._gate import Batch, Drop, Write, WriteFrom, next_progress
+from floodmark.sinks._pieces import Sent, pieces
+from floodmark.sinks._producer import OutRow, TransactionalProducer, fenced_off, timed_out, transactional_id
+from floodmark.sinks._progress import GroupLayout, Progress, SinkMark, check_sink_name
+from floodmark.sinks._progress_topic import ProgressTopic
+from floodmark.sinks._startup import (
+    Bounds,
+    Found,
+    Resume,
+    Start,
+    decide_start,
+    topic_in_use,
+)
+from floodmark.sinks._target_options import Step, TargetOptions
+from floodmark.sinks._topic_contents import has_records, read_marks
+from floodmark.sinks._topic_shape import TopicShapes, progress_topic_of
+
+_TIMEOUTS: Final = 2
+
+
+class KafkaTarget:
+    """Writes batches to a topic, each once. One thread at a time.
+
+    `start` comes first, and again after every error. What a batch comes to is decided by `decide`, with `progress`.
+    """
+
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        topic: str,
+        sink: str,
+        options: TargetOptions = TargetOptions(),  # noqa: B008
+        *,
+        failpoint: Failpoint = go_on,
+    ) -> None:
+        """Write for this sink; nothing is asked of Kafka before `start`."""
+        self.settings = settings
+        self.sink = sink
+        self.options = options
+        self.topic = topic
+        """The topic that rows go to; one of its own if the sink has begun elsewhere."""
+        self.cluster = KafkaCluster(settings)
+        self.progress: Progress | None = None
+        """What was written, as far as this process knows."""
+        self._wanted_topic = topic
+        self._topic_id = ""
+        self._marks: dict[str, SinkMark] = {}
+        self._failpoint = failpoint
+        self._producer: TransactionalProducer | None = None
+        self._done = Sent()
+        self._timed_out = 0
+        self._ended: FloodmarkError | None = None
+
+    @property
+    def address(self) -> str:
+        """The cluster and the topic, without any secret."""
+        return f"{self.settings.url}/{self._wanted_topic}"
+
+    @property
+    def version(self) -> int:
+        """The version of the program."""
+        return self.options.version
+
+    @property
+    def progress_topic(self) -> str:
+        """Where progress is recorded."""
+        return self.options.progress_topic or progress_topic_of(self._wanted_topic)
+
+    def start(self, bounds: Callable[[Iterable[str]], Mapping[str, Bounds]]) -> Start:
+        """Fence those before, read what they have written, and decide: in this order.
+
+        `bounds` tells what can be read of sources; those without bindings are left out.
+        """
+        check_sink_name(self.sink)
+        if self._ended is not None:
+            raise self._ended
+        self._let_go()
+        shapes = TopicShapes(self.settings, self.cluster)
+        shapes.ensure_progress_topic(self.progress_topic)
+        self._check_alone()
+        producer, progress = self._fence_and_read()
+        self._check_known(progress)
+        start = self._decide(progress, bounds)
+        if isinstance(start, Resume):
+            self.progress, self._marks = start.progress, dict(start.progress.marks)
+            self.topic, self._topic_id = start.progress.topic, start.progress.topic_id
+        else:
+            self._begin_in(start.topic)
+        if self.options.marks:
+            shapes.ensure_marks_topic(marks_topic_of(self.topic))
+            if self.progress is None:
+                self._marks = read_marks(self.cluster, marks_topic_of(self.topic))
+        self._producer = producer
+        self._failpoint(STARTED)
+        return start
+
+    def resume(self, base: Progress, *, total: int = 0) -> Progress:
+        """Start as one of several writers to a topic: fence, read, and go on from `base` if nothing was written yet."""
+        if self._ended is not None:
+            raise self._ended
+        self._let_go()
+        producer, progress = self._fence_and_read()
+        if progress is None or progress.topic_id != base.topic_id:
+            progress = replace(base, sink=self.sink, rows=0, total=total, position={}, marks={})
+        self.progress = progress
+        self.topic, self._topic_id = base.topic, base.topic_id
+        self._producer = producer
+        self._failpoint(STARTED)
+        return progress
+
+    def fence(self, names: Iterable[str]) -> dict[str, Progress]:
+        """Fence writers of these names, and return what they have written."""
+        fenced = [self._new_producer(name) for name in names]
+        scan = ProgressTopic(self.settings, self.progress_topic, timeout=self.options.timeout)
+        found = scan.read(self.sink, self.cluster, set(names).__contains__)
+        del fenced
+        found.pop(self.sink, None)
+        return found
+
+    def write(
+        self,
+        rows: Iterable[Sequence[OutRow]],
+        batch: Batch,
+        decision: Write | WriteFrom | Drop = Write(),  # noqa: B008
+        *,
+        watermarks: Mapping[str, int] | None = None,
+        split: Callable[[int], Step] | None = None,
+    ) -> Progress:
+        """Write rows, which come in pieces, and the record that `batch` was written; return the record.
+
+        Nothing is begun before the first piece is there. With `split` the rows are in the order of their timestamps,
+        and a transaction that is full ends after one of them, at the step that `split` gives for it. `watermarks` are
+        those that hold for what comes after these rows. After any error the target must be started again.
+        """
+        producer = self._started()
+        try:
+            # Windows have no timestamps of their own between which to cut.
+            steps = None if batch.is_stateful else split
+            progress = self._write(producer, rows, batch, decision, watermarks or {}, steps)
+        except BaseException as error:
+            self._give_up(producer, error)
+            raise
+        self._timed_out = 0
+        return progress
+
+    def record(
+        self,
+        batch: Batch,
+        decision: Write | WriteFrom | Drop,
+        *,
+        rows: int,
+        layout: GroupLayout | None = None,
+        watermarks: Mapping[str, int] | None = None,
+    ) -> Progress:
+        """Write the record that `batch` was written by others, so many rows, and return it."""
+        producer = self._started()
+        try:
+            return self._finish(producer, batch, decision, watermarks or {}, Sent(rows), layout)
+        except BaseException as error:
+            self._give_up(producer, error)
+            raise
+
+    def close(self) -> None:
+        """Let go of Kafka; an open transaction is aborted."""
+        self._let_go()
+
+    def _write(
+        self,
+        producer: TransactionalProducer,
+        rows: Iterable[Sequence[OutRow]],
+        batch: Batch,
+        decision: Write | WriteFrom | Drop,
+        watermarks: Mapping[str, int],
+        split: Callable[[int], Step] | None,
+    ) -> Progress:
+        options, done = self.options, self._done
+        done.clear()
+        self._failpoint(BEFORE_BEGIN)
+        for piece, step in pieces(rows, split, options, done):
+            if not producer.is_open:
+                producer.begin()
+            done.bytes += producer.send(self.topic, piece)
+            done.rows += len(piece)
+            self._failpoint(SOME_ROWS_SENT)
+            self._check_time(producer, done)
+            if step is not None:
+                part = replace(batch, ends=step.place)
+                self._finish(producer, part, WriteFrom(batch.starts), step.watermarks, done)
+                batch, decision = replace(batch, starts=step.place), Write()
+                done.clear()
+        return self._finish(producer, batch, decision, watermarks, done)
+
+    def _finish(
+        self,
+        producer: TransactionalProducer,
+        batch: Batch,
+        decision: Write | WriteFrom | Drop,
+        watermarks: Mapping[str, int],
+        done: Sent,
+        layout: GroupLayout | None = None,
+    ) -> Progress:
+        if not producer.is_open:
+            producer.begin()
+        self._check_time(producer, done)
+        producer.flush()
+        self._failpoint(ROWS_FLUSHED)
+        known = self.progress or Progress(
+            self.sink,
+            self.topic,
+            self._topic_id,
+            self.options.version,
+            batch.query_id,
+            batch.starts,
+            batch.starts,
+            batch.is_stateful,
+        )
+        rising = {
+            key: SinkMark(time, self._marks[key].seq + 1 if key in self._marks else 1)
+            for key, time in sorted(watermarks.items())
+            if self.options.marks and (key not in self._marks or time > self._marks[key].time)
+        }
+        position = known.position
+        if self.options.marks and (done.rows or rising):
+            # What others write there as well only makes a mark come later.
+            partitions = range(self.cluster.topic(self.topic).partitions)
+            position = self.cluster.ends(self.topic, partitions, committed=False)
+        for key, mark in rising.items():
+            record = MarkRecord(key, mark.seq, "watermark", mark.time, mark.time, "us", (self.sink,), dict(position))
+            producer.send_record(marks_topic_of(self.topic), key.encode(), record.save())
+        marks = {**self._marks, **rising}
+        progress = replace(
+            next_progress(known, batch, decision),
+            version=self.options.version,
+            position=position,
+            marks=marks,
+            rows=known.rows if isinstance(decision, Drop) else done.rows,
+            total=known.total + done.rows,
+            layout=layout or known.layout,
+        )
+        producer.send_record(self.progress_topic, progress.key, progress.save())
+        producer.flush()
+        self._failpoint(PROGRESS_FLUSHED)
+        self._check_time(producer, done)
+        producer.commit()
+        self.progress, self._marks = progress, marks
+        self._failpoint(COMMITTED)
+        return progress
+
+    def _check_time(self, producer: TransactionalProducer, done: Sent) -> None:
+        if producer.seconds >= self.options.timeout:
+            raise self._took_too_long(done, producer.seconds)
+
+    def _took_too_long(self, done: Sent, seconds: float) -> SinkTimedOut:
+        self._timed_out += 1
+        maximum = TopicShapes(self.settings, self.cluster).broker_maximum()
+        again = self._timed_out < _TIMEOUTS
+        return timed_out(self.sink, done.rows, seconds, self.options.timeout, maximum, again=again)
+
+    def _give_up(self, producer: TransactionalProducer, error: BaseException) -> None:
+        """End what was begun: nothing more is written before the next start, or never, if this one is fenced."""
+        self._producer, seconds = None, producer.seconds
+        fenced = error if isinstance(error, SinkFenced) else None
+        try:
+            producer.abort()
+        except SinkFenced as told:
+            fenced = fenced or told
+        except FloodmarkError:
+            # The next start aborts it.
+            pass
+        if fenced is not None and seconds < self.options.timeout:
+            self._ended = fenced
+        elif fenced is error:
+            # Kafka fences also whoever took too long.
+            error = self._took_too_long(self._done, seconds)
+            self._end_after(error)
+            raise error from fenced
+        self._end_after(error)
+
+    def _end_after(self, error: BaseException) -> None:
+        if isinstance(error, SinkTimedOut) and not error.fields["again"]:
+            self._ended = error
+
+    def _fence_and_read(self) -> tuple[TransactionalProducer, Progress | None]:
+        producer = self._new_producer(self.sink)
+        self._failpoint(FENCED)
+        timeout = self.options.timeout
+        scan = ProgressTopic(self.settings, self.progress_topic, timeout=timeout, failpoint=self._failpoint)
+        return producer, scan.read(self.sink, self.cluster).get(self.sink)
+
+    def _new_producer(self, name: str) -> TransactionalProducer:
+        id_ = transactional_id(self.progress_topic, name)
+        return TransactionalProducer(self.settings, id_, name, timeout=self.options.timeout, linger=self.options.linger)
+
+    def _decide(self, progress: Progress | None, bounds: Callable[[Iterable[str]], Mapping[str, Bounds]]) -> Start:
+        topic = topic_in_use(self._wanted_topic, self.sink, progress)
+        found = self.cluster.find_topic(topic)
+        return decide_start(
+            Found(
+                self.sink,
+                self.options.version,
+                topic,
+                None if found is None else found.id,
+                found is not None and progress is None and has_records(self.cluster, topic, found.partitions),
+                progress,
+                {} if progress is None else bounds(progress.ends),
+            ),
+            append=self.options.append,
+            on_missing_bindings=self.options.on_missing_bindings,
+            nonce=secrets.token_hex(4),
+        )
+
+    def _begin_in(self, topic: str) -> None:
+        made = self.cluster.find_topic(topic) or self.cluster.create_topic(topic, self.options.partitions, {})
+        self.topic, self._topic_id = made.name, made.id
+        self.progress, self._marks = None, {}
+
+    def _check_alone(self) -> None:
+        """After a transaction that took too long, see that nobody has taken over meanwhile, before fencing again."""
+        if not self._timed_out:
+            return
+        scan = ProgressTopic(self.settings, self.progress_topic, timeout=self.options.timeout)
+        found = scan.read(self.sink, self.cluster).get(self.sink)
+        if found is not None and found != self.progress:
+            self._ended = fenced_off(self.sink, "a transaction took too long")
+            raise self._ended
+
+    def _check_known(self, found: Progress | None) -> None:
+        """See that nobody has written less than what this process has seen written."""
+        known = self.progress
+        if known is not None and (found is None or found.total < known.total):
+            raise SinkProgressInvalid(
+                f"The sink {self.sink!r} has written {known.total} rows, and its progress topic "
+                f"{self.progress_topic!r} knows of {0 if found is None else found.total}.",
+                rule="What was committed stays.",
+                remedy="See who has deleted the topic or its records; if it went on, rows would be there twice.",
+                sink=self.sink,
+            )
+
+    def _started(self) -> TransactionalProducer:
+        if self._ended is not None:
+            raise self._ended
+        if self._producer is None:
+            raise StateError(
+                f"The sink {self.sink!r} is not started.",
+                rule="It knows what it has written only after it has fenced those before it and read their progress.",
+                remedy="Call start() first, and again after an error.",
+                sink=self.sink,
+            )
+        return self._producer
+
+    def _let_go(self) -> None:
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            # If it cannot be aborted, the next start does it.
+            with suppress(FloodmarkError):
+                producer.abort()

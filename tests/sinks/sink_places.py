@@ -1,0 +1,29 @@
+"""Offsets and progress in few words, for the tests of sinks."""
+
+from floodmark.bindings import SourceOffset
+from floodmark.sinks._gate import Batch
+from floodmark.sinks._order import Place
+from floodmark.sinks._progress import Progress
+
+Spot = tuple[int | None, int]
+"""A timestamp, and how far partition 0 was read."""
+
+START: Spot = (None, 0)
+
+
+def at(ts: int | None, end: int, step: int = 0) -> SourceOffset:
+    return SourceOffset("q", ts, {0: end} if end else {}, {}, step)
+
+
+def place(**spots: Spot) -> Place:
+    return {source: at(*spot) for source, spot in spots.items()}
+
+
+def progress(
+    starts: Place, ends: Place, *, stateful: bool, query_id: str = "q1", version: int = 1, total: int = 20
+) -> Progress:
+    return Progress("K", "out", "t1", version, query_id, starts, ends, stateful, rows=10, total=total)
+
+
+def batch(starts: Place, ends: Place, *, stateful: bool, query_id: str = "q1") -> Batch:
+    return Batch(query_id, starts, ends, stateful)

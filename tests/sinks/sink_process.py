@@ -1,0 +1,152 @@
+"""A query with a sink, in a process of its own: it goes through batches of ten rows, and may be ended anywhere.
+
+What it has done is in a file beside the home, as Spark's checkpoint would be: the number of batches that are over.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from floodmark.bindings import Bindings, Limits, SourceOffset, next_offset
+from floodmark.control import Home
+from floodmark.errors import FloodmarkError
+from floodmark.kafka import KafkaSettings
+from floodmark.sinks import Batch, KafkaTarget, OutRow, Sink, Step, TargetOptions
+
+ROWS = 10
+BATCHES = 4
+BEFORE_COMMIT_LOG = "spark: before the commit log"
+
+
+@dataclass(frozen=True)
+class Job:
+    servers: str
+    home: str
+    topic: str
+    until: int = BATCHES
+    die_at: str | None = None
+    """The place at which it ends, in the batch `die_in`."""
+    die_in: int = -1
+    by: str = "kill"
+    """How: kill, raise, stop (until somebody lets it go on), or sleep."""
+    sleep: float = 0.0
+    timeout: float = 10.0
+    version: int = 1
+    query_id: str = "q1"
+    stateful: bool = False
+    on_missing_bindings: str = "error"
+
+
+class Stopped(Exception):
+    """The process ends here."""
+
+
+def bind(home: Home, *, batches: int = BATCHES) -> None:
+    """Bind ten rows to each of some timestamps of the source S."""
+    bindings = Bindings(home)
+    upper = bindings.register("S", kind="stream", identity=1).upper
+    for number in range(1, batches + 1):
+        marks = {"at": number * 100}
+        upper = bindings.mint("S", {0: number * ROWS}, marks, expected_upper=upper).upper
+
+
+def chain(home: Home) -> list[SourceOffset]:
+    """Return the places at which batches end, the first one before all."""
+    history = Bindings(home).history("S")
+    places = [SourceOffset("q", None, {})]
+    while (place := next_offset(history, places[-1], Limits(rows=ROWS))) != places[-1]:
+        places.append(place)
+    return places
+
+
+def rows_of(start: SourceOffset, end: SourceOffset) -> Iterable[list[OutRow]]:
+    """Return the rows of a batch in pieces of five."""
+    first, last = start.cut.get(0, 0), end.cut[0]
+    for number in range(first, last, 5):
+        yield [(b"k%d" % (row % 3), b"%d" % row, end.ts or 0, None, None) for row in range(number, number + 5)]
+
+
+def run(job: Job) -> None:
+    """Go through batches from where the checkpoint is."""
+    checkpoint = Path(job.home) / f"{job.query_id}.checkpoint"
+    current = -1
+    acted = False
+
+    def reached(place: str) -> None:
+        nonlocal acted
+        if place == job.die_at and current == job.die_in and not acted:
+            acted = True
+            act(job)
+
+    with Home.open_existing(job.home) as home:
+        places = chain(home)
+        sink = make_sink(job, home, reached)
+        sink.start()
+        done = int(checkpoint.read_text()) if checkpoint.exists() else 0
+        for current in range(done, min(job.until, len(places) - 1)):
+            start, end = places[current], places[current + 1]
+            batch = Batch.of(job.query_id, {"S": (start, end)}, is_stateful=job.stateful)
+            sink.write(batch, lambda _, start=start, end=end: rows_of(start, end), watermarks=end.watermarks)  # type: ignore[misc]
+            reached(BEFORE_COMMIT_LOG)
+            checkpoint.write_text(str(current + 1))
+        sink.close()
+
+
+def make_sink(job: Job, home: Home, reached: Callable[[str], None]) -> Sink:
+    options = TargetOptions(
+        version=job.version,
+        partitions=2,
+        timeout=job.timeout,
+        on_missing_bindings=job.on_missing_bindings,  # type: ignore[arg-type]
+    )
+    target = KafkaTarget(KafkaSettings.of(job.servers), job.topic, "K", options, failpoint=reached)
+    return Sink(home, target, failpoint=reached)
+
+
+def act(job: Job) -> None:
+    # Let what was sent arrive.
+    time.sleep(0.3)
+    if job.by == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif job.by == "stop":
+        print("stopped", flush=True)
+        os.kill(os.getpid(), signal.SIGSTOP)
+    elif job.by == "sleep":
+        print("asleep", flush=True)
+        time.sleep(job.sleep)
+    else:
+        raise Stopped(job.die_at)
+
+
+def start(job: Job) -> "subprocess.Popen[str]":
+    """Start a process for a job."""
+    command = [sys.executable, __file__, json.dumps(asdict(job))]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def finish(process: "subprocess.Popen[str]", seconds: float = 60) -> tuple[int, str]:
+    """Wait for a process, and return how it ended and the code of the error that it told."""
+    try:
+        out, errors = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise
+    told = [line for line in out.splitlines() if line.startswith("error ")]
+    return process.returncode, told[-1].removeprefix("error ") if told else errors.strip()
+
+
+__all__ = ["BATCHES", "BEFORE_COMMIT_LOG", "ROWS", "Job", "Step", "Stopped", "bind", "chain", "finish", "run", "start"]
+
+if __name__ == "__main__":
+    try:
+        run(Job(**json.loads(sys.argv[1])))
+    except FloodmarkError as error:
+        print(f"error {error.code}", flush=True)
+        sys.exit(3)
