@@ -43,7 +43,7 @@ from floodmark.sinks import (
     Write,
     partition_of,
 )
-from floodmark.sinks._producer import TransactionalProducer
+from floodmark.sinks._producer import SinkProducer
 from floodmark.sinks._progress_topic import ProgressTopic
 from floodmark.testing import KafkaBroker
 from kafka_homes import Hook, foreign_producer
@@ -232,8 +232,8 @@ def test_the_older_of_two_processes_is_fenced_for_good(opened: Any, topics: Topi
 def test_a_producer_that_is_fenced_says_so_whatever_is_asked_of_it(topics: Topics) -> None:
     topics.cluster.create_topic(topics.topic, 1, {})
 
-    def make() -> TransactionalProducer:
-        return TransactionalProducer(topics.settings, f"id-{topics.topic}", "K", timeout=10.0, linger=0.0)
+    def make() -> SinkProducer:
+        return SinkProducer(topics.settings, f"id-{topics.topic}", "K", timeout=10.0, linger=0.0)
 
     older = make()
     older.begin()
@@ -245,7 +245,7 @@ def test_a_producer_that_is_fenced_says_so_whatever_is_asked_of_it(topics: Topic
         older.flush()
     for ask in (
         lambda: older.send(topics.topic, rows(5, 10, 1)[0]),
-        lambda: older.send_record(topics.topic, b"k", b"v"),
+        lambda: older.put(topics.topic, b"v", b"k", 0),
         older.commit,
         older.abort,
     ):

@@ -5,6 +5,7 @@
 | `KafkaSettings` | where a cluster is, and how to get in |
 | `KafkaCluster` | asks and changes a cluster: topics, partitions, where they begin and end |
 | `Fetcher` | reads records of a partition |
+| `TransactionalProducer` | writes records that are seen together, or never |
 | `MarkRecord` | a record of a marks topic, which tells how far time has come in the topic beside it |
 
 The client is confluent-kafka, which comes with `pip install "floodmark[kafka]"`.
@@ -28,8 +29,10 @@ from floodmark.kafka._json_decode import JsonDecoder
 from floodmark.kafka._json_encode import encode_json
 from floodmark.kafka._mark_records import MarkRecord, marks_topic_of
 from floodmark.kafka._settings import KafkaSettings
+from floodmark.kafka._transactions import Fenced, TransactionalProducer
 
 __all__ = [
+    "Fenced",
     "Fetcher",
     "JsonDecoder",
     "KafkaCluster",
@@ -37,6 +40,7 @@ __all__ = [
     "MarkRecord",
     "Records",
     "TopicInfo",
+    "TransactionalProducer",
     "encode_json",
     "marks_topic_of",
 ]

@@ -31,7 +31,7 @@ from floodmark.sinks._failpoints import (
 )
 from floodmark.sinks._gate import Batch, Drop, Write, WriteFrom, next_progress
 from floodmark.sinks._pieces import Sent, pieces
-from floodmark.sinks._producer import OutRow, TransactionalProducer, fenced_off, timed_out, transactional_id
+from floodmark.sinks._producer import OutRow, SinkProducer, fenced_off, timed_out, transactional_id
 from floodmark.sinks._progress import GroupLayout, Progress, SinkMark, check_sink_name
 from floodmark.sinks._progress_topic import ProgressTopic
 from floodmark.sinks._startup import (
@@ -77,7 +77,7 @@ class KafkaTarget:
         self._topic_id = ""
         self._marks: dict[str, SinkMark] = {}
         self._failpoint = failpoint
-        self._producer: TransactionalProducer | None = None
+        self._producer: SinkProducer | None = None
         self._done = Sent()
         self._timed_out = 0
         self._ended: FloodmarkError | None = None
@@ -197,7 +197,7 @@ class KafkaTarget:
 
     def _write(
         self,
-        producer: TransactionalProducer,
+        producer: SinkProducer,
         rows: Iterable[Sequence[OutRow]],
         batch: Batch,
         decision: Write | WriteFrom | Drop,
@@ -223,7 +223,7 @@ class KafkaTarget:
 
     def _finish(
         self,
-        producer: TransactionalProducer,
+        producer: SinkProducer,
         batch: Batch,
         decision: Write | WriteFrom | Drop,
         watermarks: Mapping[str, int],
@@ -257,7 +257,7 @@ class KafkaTarget:
             position = self.cluster.ends(self.topic, partitions, committed=False)
         for key, mark in rising.items():
             record = MarkRecord(key, mark.seq, "watermark", mark.time, mark.time, "us", (self.sink,), dict(position))
-            producer.send_record(marks_topic_of(self.topic), key.encode(), record.save())
+            producer.put(marks_topic_of(self.topic), record.save(), key.encode(), 0)
         marks = {**self._marks, **rising}
         progress = replace(
             next_progress(known, batch, decision),
@@ -268,7 +268,7 @@ class KafkaTarget:
             total=known.total + done.rows,
             layout=layout or known.layout,
         )
-        producer.send_record(self.progress_topic, progress.key, progress.save())
+        producer.put(self.progress_topic, progress.save(), progress.key, 0)
         producer.flush()
         self._failpoint(PROGRESS_FLUSHED)
         self._check_time(producer, done)
@@ -277,7 +277,7 @@ class KafkaTarget:
         self._failpoint(COMMITTED)
         return progress
 
-    def _check_time(self, producer: TransactionalProducer, done: Sent) -> None:
+    def _check_time(self, producer: SinkProducer, done: Sent) -> None:
         if producer.seconds >= self.options.timeout:
             raise self._took_too_long(done, producer.seconds)
 
@@ -287,7 +287,7 @@ class KafkaTarget:
         again = self._timed_out < _TIMEOUTS
         return timed_out(self.sink, done.rows, seconds, self.options.timeout, maximum, again=again)
 
-    def _give_up(self, producer: TransactionalProducer, error: BaseException) -> None:
+    def _give_up(self, producer: SinkProducer, error: BaseException) -> None:
         """End what was begun: nothing more is written before the next start, or never, if this one is fenced."""
         self._producer, seconds = None, producer.seconds
         fenced = error if isinstance(error, SinkFenced) else None
@@ -311,16 +311,16 @@ class KafkaTarget:
         if isinstance(error, SinkTimedOut) and not error.fields["again"]:
             self._ended = error
 
-    def _fence_and_read(self) -> tuple[TransactionalProducer, Progress | None]:
+    def _fence_and_read(self) -> tuple[SinkProducer, Progress | None]:
         producer = self._new_producer(self.sink)
         self._failpoint(FENCED)
         timeout = self.options.timeout
         scan = ProgressTopic(self.settings, self.progress_topic, timeout=timeout, failpoint=self._failpoint)
         return producer, scan.read(self.sink, self.cluster).get(self.sink)
 
-    def _new_producer(self, name: str) -> TransactionalProducer:
+    def _new_producer(self, name: str) -> SinkProducer:
         id_ = transactional_id(self.progress_topic, name)
-        return TransactionalProducer(self.settings, id_, name, timeout=self.options.timeout, linger=self.options.linger)
+        return SinkProducer(self.settings, id_, name, timeout=self.options.timeout, linger=self.options.linger)
 
     def _decide(self, progress: Progress | None, bounds: Callable[[Iterable[str]], Mapping[str, Bounds]]) -> Start:
         topic = topic_in_use(self._wanted_topic, self.sink, progress)
@@ -367,7 +367,7 @@ class KafkaTarget:
                 sink=self.sink,
             )
 
-    def _started(self) -> TransactionalProducer:
+    def _started(self) -> SinkProducer:
         if self._ended is not None:
             raise self._ended
         if self._producer is None:

@@ -2,6 +2,7 @@
 
 import base64
 import os
+import random
 import shutil
 import signal
 import socket
@@ -18,6 +19,7 @@ from floodmark.testing._kafka_files import broker_jars, java
 
 _START_SECONDS: Final = 60.0
 _STOP_SECONDS: Final = 20.0
+_PORTS: Final = (12_000, 32_000)
 
 _SETTINGS: Final = {
     "process.roles": "broker,controller",
@@ -228,10 +230,14 @@ def _only_for(users: Mapping[str, str]) -> dict[str, str]:
 
 
 def _free_ports() -> tuple[int, int]:
-    with socket.socket() as one, socket.socket() as other:
-        one.bind(("127.0.0.1", 0))
-        other.bind(("127.0.0.1", 0))
-        return one.getsockname()[1], other.getsockname()[1]
+    """Return two ports that are free, below those that connections get: the broker takes them only seconds later."""
+    found: list[int] = []
+    while len(found) < 2:
+        port = random.randrange(*_PORTS)
+        with socket.socket() as attempt:
+            if port not in found and attempt.connect_ex(("127.0.0.1", port)) != 0:
+                found.append(port)
+    return found[0], found[1]
 
 
 def _not_started(reason: str) -> ServerNotStarted:

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException
 
 from floodmark.control import Home
-from floodmark.errors import FloodmarkError, KafkaAway
-from floodmark.kafka import KafkaSettings
-from floodmark.kafka._failures import LastError, failure, learn_partitions, option_refused
+from floodmark.errors import FloodmarkError
+from floodmark.kafka import Fenced, KafkaSettings, TransactionalProducer
+from floodmark.kafka._failures import learn_partitions
 from floodmark.streams._catalog import Catalog, StreamInfo, check_not_sealed
 from floodmark.streams._events import Events
 from floodmark.streams.kafka_log._connections import Connection, Connections
@@ -24,16 +24,12 @@ from floodmark.streams.kafka_log._records import TRANSACTION, keys_and_values, t
 from floodmark.streams.kafka_log._sealing import Reached, Sealing
 from floodmark.streams.kafka_log._settling import OPEN, Sent, forget_sent, read_sent, read_states, write_sent
 
-TIMEOUT_MILLIS: Final = 60_000
+TIMEOUT_SECONDS: Final = 60.0
 """After which Kafka gives up a transaction of somebody who has died; until then it hides what came after it."""
 
-_PATIENCE_SECONDS: Final = 30.0
+_LEARN_SECONDS: Final = 10.0
 _VISIBLE_SECONDS: Final = 1.0
 _KEPT: Final = 16
-
-
-class _Fenced(Exception):
-    """Somebody else has taken the transaction over."""
 
 
 class Committing:
@@ -62,7 +58,7 @@ class Committing:
             while True:
                 try:
                     return self._commit(connection, topic, stream, writer, transaction, events)
-                except _Fenced:
+                except Fenced:
                     self._drop(stream, writer)
                 except FloodmarkError:
                     self._drop(stream, writer)
@@ -85,7 +81,7 @@ class Committing:
             producer.begin()
             self._reached("commit: begun")
             ends = producer.send(topic, current, transaction, events)
-            lost = [segment for segment, end in ends.items() if not end]
+            lost = [segment for segment, end in ends.items() if end == 0]
             ends.update(connection.cluster.ends(topic, lost, committed=False))
             self._reached("commit: sent")
             with self._home.read() as reading:
@@ -133,7 +129,7 @@ class Committing:
         name = _name(stream, writer)
         known = self._producers.pop(name, None)
         if known is None:
-            known = _Producer(settings, name)
+            known = _Producer(settings, name, timeout=TIMEOUT_SECONDS, options={"linger.ms": 1})
         self._producers[name] = known
         if len(self._producers) > _KEPT:
             self._producers.popitem(last=False)
@@ -143,29 +139,14 @@ class Committing:
         self._producers.pop(_name(stream, writer), None)
 
 
-class _Producer:
-    """A producer for the transactions of one writer. To make it fences those that were made before under its name."""
-
-    def __init__(self, settings: KafkaSettings, name: str) -> None:
-        self._settings = settings
-        self._said = LastError()
-        own: Mapping[str, Any] = {
-            "transactional.id": name,
-            "transaction.timeout.ms": TIMEOUT_MILLIS,
-            "message.max.bytes": 16 * 2**20,
-            "error_cb": self._said,
-        }
-        try:
-            self._client = Producer({"linger.ms": 1, **settings.client(), **own})
-        except KafkaException as error:
-            raise option_refused(error, settings) from error
-        self._do("fencing", lambda: self._client.init_transactions(_PATIENCE_SECONDS))
-
-    def begin(self) -> None:
-        self._do("beginning a transaction", self._client.begin_transaction)
+class _Producer(TransactionalProducer):
+    """Writes the transactions of one writer."""
 
     def send(self, topic: str, stream: StreamInfo, transaction: str, events: Events) -> dict[int, int]:
-        """Send events where they belong by the layout of the stream, and return the ends when all have arrived."""
+        """Send events where they belong by the layout of the stream, and return the ends when all have arrived.
+
+        An end is 0 if the answer was lost: Kafka then only says that it has had the records before.
+        """
         keys, values = keys_and_values(stream, events)
         headers = [(TRANSACTION, transaction.encode())]
         ends: dict[int, int] = {}
@@ -173,55 +154,21 @@ class _Producer:
 
         def arrived(error: KafkaError | None, record: Any) -> None:
             if error is None:
-                # Less than 0 if the answer was lost: Kafka only says that it has had the record before.
                 ends[record.partition()] = max(record.offset() + 1, ends.get(record.partition(), 0))
             else:
                 failures.append(error)
 
         segments = events.segments(stream.layout)
-        self._do("looking at partitions", lambda: learn_partitions(self._client, topic, int(segments.max()) + 1, 10.0))
+        try:
+            learn_partitions(self.client, topic, int(segments.max()) + 1, _LEARN_SECONDS)
+        except KafkaException as error:
+            raise self.failure(error.args[0], f"writing to {topic}") from error
         for place in np.argsort(segments, kind="stable").tolist():
-            arguments = (topic, values[place], keys[place], int(segments[place]), arrived)
-            while True:
-                try:
-                    self._client.produce(*arguments, headers=headers)
-                    break
-                except BufferError:
-                    self._client.poll(0.01)
-                except KafkaException as error:
-                    raise self._failure(error.args[0], "writing in a transaction") from error
-        left = self._client.flush(_PATIENCE_SECONDS)
-        if failures or left:
-            problem = failures[0] if failures else KafkaError(KafkaError._TIMED_OUT)
-            raise self._failure(problem, "writing in a transaction")
+            self.put(topic, values[place], keys[place], int(segments[place]), headers, arrived)
+        self.flush()
+        if failures:
+            raise self.failure(failures[0], f"writing to {topic}")
         return ends
-
-    def commit(self) -> None:
-        self._do("committing", lambda: self._client.commit_transaction(_PATIENCE_SECONDS))
-
-    def abort(self) -> None:
-        self._do("aborting", lambda: self._client.abort_transaction(_PATIENCE_SECONDS))
-
-    def _do(self, doing: str, action: Any) -> None:
-        for attempt in range(5):
-            try:
-                action()
-                return
-            except KafkaException as error:
-                problem: KafkaError = error.args[0]
-                # Kafka's client says itself what may be asked again.
-                if problem.retriable() and attempt < 4:
-                    continue
-                raise self._failure(problem, f"{doing} a transaction" if " " not in doing else doing) from error
-
-    def _failure(self, error: KafkaError, doing: str) -> Exception:
-        if error.code() in (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH):
-            return _Fenced()
-        problem = failure(error, doing, self._settings, self._said.error)
-        if error.txn_requires_abort() and not isinstance(problem, KafkaAway):
-            # Such as a producer that was silent for too long: the next attempt begins anew.
-            return _Fenced() if error.code() == KafkaError.INVALID_TXN_STATE else problem
-        return problem
 
 
 def _await_visible(connection: Connection, topic: str, ends: Mapping[int, int]) -> None:

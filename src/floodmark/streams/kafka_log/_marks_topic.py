@@ -7,13 +7,11 @@ there, and adds what is missing.
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, KafkaException, Producer
 from sqlalchemy import select
 
 from floodmark.control import Home
 from floodmark.errors import FloodmarkError, KafkaFailed
-from floodmark.kafka import MarkRecord, marks_topic_of
-from floodmark.kafka._failures import failure, option_refused
+from floodmark.kafka import Fenced, MarkRecord, TransactionalProducer, marks_topic_of
 from floodmark.streams._catalog import Catalog, StreamInfo
 from floodmark.streams._cuts import whole_cut
 from floodmark.streams._entries import MarkEntry
@@ -21,7 +19,6 @@ from floodmark.streams._marks_table import MarksTable
 from floodmark.streams._schema import KEYS, SEGMENTS, STREAMS
 from floodmark.streams.kafka_log._connections import Connection, Connections
 
-_PATIENCE_SECONDS: Final = 30.0
 _PAGE: Final = 500
 _TAIL: Final = 1_000
 _KEPT: Final = 64
@@ -71,7 +68,7 @@ class MarksPublisher:
             if entries:
                 current = self._catalog.refresh(stream)
                 publisher.publish([self._record(current, key, entry) for entry in entries])
-        except _Fenced:
+        except Fenced:
             # Another process looks after the stream by now; if it is this one after all, it begins anew.
             self._publishers.pop(stream.id, None)
             return 0
@@ -95,25 +92,14 @@ class MarksPublisher:
         return {row.segment: row.end_offset for row in rows}
 
 
-class _Fenced(Exception):
-    """Another process publishes the marks of the stream."""
-
-
 class _Publisher:
     """Writes to a marks topic, as the only one."""
 
     def __init__(self, connection: Connection, topic: str, stream: StreamInfo) -> None:
         self._connection = connection
         self._topic = topic
-        own = {"transactional.id": f"floodmark.marks.{stream.id:x}", "transaction.timeout.ms": 60_000, "linger.ms": 0}
-        try:
-            self._client = Producer({**connection.settings.client(), **own})
-        except KafkaException as error:
-            raise option_refused(error, connection.settings) from error
-        try:
-            self._client.init_transactions(_PATIENCE_SECONDS)
-        except KafkaException as error:
-            raise failure(error.args[0], f"fencing the topic {topic}", connection.settings) from error
+        name = f"floodmark.marks.{stream.id:x}"
+        self._producer = TransactionalProducer(connection.settings, name, options={"linger.ms": 0})
         self._last = self._read_last(stream.settings.keys)
 
     def last(self, key: str) -> int:
@@ -122,23 +108,10 @@ class _Publisher:
 
     def publish(self, records: list[MarkRecord]) -> None:
         """Write records in one transaction."""
-        failures: list[Any] = []
-
-        def arrived(error: Any, _: Any) -> None:
-            if error is not None:
-                failures.append(error)
-
-        try:
-            self._client.begin_transaction()
-            for record in records:
-                self._client.produce(self._topic, record.save(), record.key.encode(), 0, arrived)
-            self._client.commit_transaction(_PATIENCE_SECONDS)
-        except KafkaException as error:
-            if error.args[0].code() in (KafkaError._FENCED, KafkaError.PRODUCER_FENCED):
-                raise _Fenced from error
-            raise failure(error.args[0], f"writing to the topic {self._topic}", self._connection.settings) from error
-        if failures:
-            raise failure(failures[0], f"writing to the topic {self._topic}", self._connection.settings)
+        self._producer.begin()
+        for record in records:
+            self._producer.put(self._topic, record.save(), record.key.encode(), 0)
+        self._producer.commit()
         self._last.update({record.key: record.seq for record in records})
 
     def _read_last(self, keys: Collection[str]) -> dict[str, int]:
