@@ -31,9 +31,8 @@ setup: $(JAVA_READY) ## Prepare everything: Python packages in .venv, and Java
 demo: $(JAVA_READY) ## Run the demo on a local Spark
 	@$(BIN)/python -m floodmark.spark.demo
 
-# One process has all tests that need a JVM, the other one most of the rest.
 test: $(JAVA_READY) ## Run all tests
-	@$(BIN)/pytest -q -n 2 --dist loadgroup
+	@$(BIN)/pytest -q
 
 test-fast: $(PYTHON_READY) ## Run the tests that need no JVM
 	@$(BIN)/pytest -q -m "not spark"

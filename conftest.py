@@ -30,13 +30,6 @@ settings.load_profile("floodmark")
 pytest_plugins = ["brokers", "homes"]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let the tests that need a JVM share one, if tests run in several processes."""
-    for item in items:
-        if item.get_closest_marker("spark"):
-            item.add_marker(pytest.mark.xdist_group("spark"))
-
-
 @pytest.fixture(autouse=True)
 def _names_of_examples(request: pytest.FixtureRequest, doctest_namespace: dict[str, Any]) -> None:
     """Let an example use all public names; where two rooms have the same one, its own room's counts."""
