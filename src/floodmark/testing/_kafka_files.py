@@ -56,7 +56,8 @@ def fetched(name: str, artifacts: tuple[Artifact, ...], *, with_dependencies: bo
 def java() -> str:
     """Return the program that runs Java."""
     home = os.environ.get("JAVA_HOME")
-    found = shutil.which("java", path=None if home is None else str(Path(home) / "bin"))
+    # What is set to nothing is not set.
+    found = shutil.which("java", path=str(Path(home) / "bin") if home else None)
     if found is None:
         raise ServerNotStarted(
             "There is no Java to start a Kafka broker with.",
