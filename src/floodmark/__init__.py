@@ -1,10 +1,10 @@
 """Floodmark: event-time progress that PySpark pipelines can trust.
 
 The rooms: `floodmark.progress` holds the pure rules, `floodmark.streams` has streams whose writers note time,
-`floodmark.bindings` gives every offset of a source a timestamp that stays, `floodmark.spark` brings them to Spark,
-`floodmark.testing` helps to test what is built on them, `floodmark.errors` is the one tree of errors. What touches
-Spark, and `connect`, can also be called from here (`import floodmark as fm; fm.session()`), and is loaded when it is
-first used.
+`floodmark.kafka` knows topics, records and values, `floodmark.bindings` gives every offset of a source a timestamp that
+stays, `floodmark.sinks` writes once, `floodmark.spark` brings them to Spark, `floodmark.testing` helps to test what is
+built on them, `floodmark.errors` is the one tree of errors. What touches Spark, and `connect`, can also be called from
+here (`import floodmark as fm; fm.session()`), and is loaded when it is first used.
 """
 
 from importlib import import_module
