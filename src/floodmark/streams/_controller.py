@@ -5,6 +5,7 @@ import os
 import socket
 import threading
 import uuid
+from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Protocol
 
@@ -183,35 +184,39 @@ class Controller:
     def _run(self) -> None:
         while not self._stopping:
             self._waking.clear()
-            try:
-                self.step()
-                pause = self._wait_seconds()
-            except HomeClosed:
+            pause = self._safely(self._round)
+            if pause is None:
                 return
-            except FloodmarkError as error:
-                _LOG.warning("The controller %s goes on after: %s", self.name, error)
-                pause = _PAUSE_SECONDS
-            except Exception:
-                _LOG.exception("The controller %s goes on after an error.", self.name)
-                pause = _PAUSE_SECONDS
             self._waking.wait(pause)
         self._leave()
+
+    def _round(self) -> float:
+        self.step()
+        return self._wait_seconds()
 
     def _tend(self) -> None:
         """Do what needs Kafka, apart from the rounds: if Kafka is away, these go on."""
         while not self._stopping:
-            pause = _CHORES_SECONDS
-            try:
-                self._backend.tend_topics(tuple(self._share.leases))
-            except HomeClosed:
+            pause = self._safely(self._chore)
+            if pause is None:
                 return
-            except FloodmarkError as error:
-                _LOG.warning("The controller %s goes on after: %s", self.name, error)
-                pause = _PAUSE_SECONDS
-            except Exception:
-                _LOG.exception("The controller %s goes on after an error.", self.name)
-                pause = _PAUSE_SECONDS
             self._ending.wait(pause)
+
+    def _chore(self) -> float:
+        self._backend.tend_topics(tuple(self._share.leases))
+        return _CHORES_SECONDS
+
+    def _safely(self, action: Callable[[], float]) -> float | None:
+        """Do something, and return how long to pause after it, whatever it comes to; None if the home is closed."""
+        try:
+            return action()
+        except HomeClosed:
+            return None
+        except FloodmarkError as error:
+            _LOG.warning("The controller %s goes on after: %s", self.name, error)
+        except Exception:
+            _LOG.exception("The controller %s goes on after an error.", self.name)
+        return _PAUSE_SECONDS
 
     def _leave(self) -> None:
         try:

@@ -20,7 +20,7 @@ from floodmark.streams._transaction_rows import find_open
 _PAGE_ROWS: Final = 128
 _PAGE_BYTES: Final = 16 * 2**20
 
-_SENT: Final = (
+COUNT_NEXT: Final = (
     update(WRITERS)
     .where(
         WRITERS.c.stream_id == bindparam("s"),
@@ -30,6 +30,7 @@ _SENT: Final = (
     )
     .values(next_number=bindparam("after"), touched_at=bindparam("now"))
 )
+"""Lets events of a writer count, if they are the next ones of its newest instance."""
 _OF_SEGMENT: Final = (BATCHES.c.stream_id == bindparam("s"), BATCHES.c.segment == bindparam("g"))
 # The batch that a range begins in begins before it.
 _BEGIN: Final = (
@@ -70,7 +71,7 @@ class TableLog:
         def write(connection: Connection, current: StreamInfo) -> dict[int, int]:
             sent = {"s": current.id, "w": author.writer, "i": author.instance, "first": first_number}
             now = self._home.now(connection)
-            if connection.execute(_SENT, {**sent, "after": after, "now": now}).rowcount != 1:
+            if connection.execute(COUNT_NEXT, {**sent, "after": after, "now": now}).rowcount != 1:
                 raise _NotNext
             return keep(connection, current, author.writer, first_number, events)
 

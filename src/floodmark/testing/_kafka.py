@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Final
 
 from floodmark.errors import ServerNotStarted
+from floodmark.testing._ending import end
 from floodmark.testing._kafka_files import broker_jars, java
 
 _START_SECONDS: Final = 60.0
@@ -137,13 +138,7 @@ class KafkaBroker:
     def stop(self) -> None:
         """Stop it and remove its directory; to say so twice is no error."""
         if self._process is not None:
-            assert self._process.stdin is not None
-            self._process.stdin.close()
-            try:
-                self._process.wait(_STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                os.killpg(self._process.pid, signal.SIGKILL)
-                self._process.wait()
+            end(self._process)
             self._process = None
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import signal
 import stat
 import subprocess
 import tempfile
@@ -15,9 +14,9 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from floodmark.errors import MissingPackage, ServerNotStarted
+from floodmark.testing._ending import end
 
 _START_SECONDS: Final = 30.0
-_STOP_SECONDS: Final = 20.0
 _NOBODY: Final = "nobody"
 
 # Its input ends when this program stops the server, and also when this program is killed. Then the server must stop.
@@ -93,13 +92,7 @@ class PostgresServer:
     def stop(self) -> None:
         """Stop it, whoever is connected, and remove its directory; to say so twice is no error."""
         if self._process is not None:
-            assert self._process.stdin is not None
-            self._process.stdin.close()
-            try:
-                self._process.wait(_STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                os.killpg(self._process.pid, signal.SIGKILL)
-                self._process.wait()
+            end(self._process)
             self._process = None
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)

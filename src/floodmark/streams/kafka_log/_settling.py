@@ -10,29 +10,19 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, bindparam, delete, select, update
+from sqlalchemy import Connection, delete, select
 
 from floodmark.control._json import from_json, to_json
 from floodmark.control._store import put
 from floodmark.streams._catalog import StreamInfo
 from floodmark.streams._log import Author
 from floodmark.streams._positions import Position, load_position, save_position
-from floodmark.streams._schema import SEGMENTS, SENT, WRITERS
+from floodmark.streams._schema import SEGMENTS, SENT
+from floodmark.streams._table_log import COUNT_NEXT
 
 OPEN: Final = 0
 SEALED: Final = 1
 SEALING: Final = 2
-
-_SETTLE: Final = (
-    update(WRITERS)
-    .where(
-        WRITERS.c.stream_id == bindparam("s"),
-        WRITERS.c.writer == bindparam("w"),
-        WRITERS.c.instance == bindparam("i"),
-        WRITERS.c.next_number == bindparam("first"),
-    )
-    .values(next_number=bindparam("after"), touched_at=bindparam("now"))
-)
 
 Numbers = NDArray[np.int64]
 
@@ -151,7 +141,7 @@ def settle(
     """Let events from a number to before another count, if they are the next ones of the newest instance."""
     first, after = numbers
     sent = {"s": stream.id, "w": author.writer, "i": author.instance, "first": first, "after": after, "now": now}
-    if connection.execute(_SETTLE, sent).rowcount != 1:
+    if connection.execute(COUNT_NEXT, sent).rowcount != 1:
         return False
     before = read_sent(connection, stream, author.writer) or Sent({}, first)
     position = dict(before.position)
