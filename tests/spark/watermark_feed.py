@@ -66,7 +66,9 @@ class Counting:
         def write(batch: DataFrame, number: int) -> None:
             found = [[row["start"], row["count"]] for row in batch.collect()]
             out.mkdir(exist_ok=True)
-            (out / f"{number}.json").write_text(json.dumps(found))
+            # Whoever looks meanwhile sees all of it or nothing.
+            (out / f"{number}.part").write_text(json.dumps(found))
+            (out / f"{number}.part").replace(out / f"{number}.json")
 
         writer = self._writer.foreachBatch(write)
         self.query = (writer.trigger(**trigger) if trigger else writer).start()
