@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from floodmark.errors import FloodmarkError
-from floodmark.kafka import KafkaCluster, KafkaSettings
+from floodmark.kafka import KafkaCluster, KafkaSettings, _cluster
 from floodmark.streams import StreamHome
 from floodmark.testing import KafkaBroker
 from kafka_homes import Opener, open_home
@@ -60,6 +60,12 @@ def opening(broker: KafkaBroker, tmp_path: Path) -> Iterator[Opener]:
     yield again
     for home in opened:
         home.close()
+
+
+@pytest.fixture
+def short_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a request to a broker that is away fail after a second, and not after five."""
+    monkeypatch.setitem(_cluster._TIMEOUT, "request_timeout", 1.0)
 
 
 @pytest.fixture

@@ -390,6 +390,7 @@ def test_marks_are_there_for_all_topics_or_for_none(feed: TopicFeed, bind: Bind)
     assert both.tick(at_once=True).watermarks == {"timestamp": 30}
 
 
+@pytest.mark.usefixtures("short_requests")
 def test_a_broker_that_is_away_is_an_error_in_bounded_time(home: Home) -> None:
     nowhere = KafkaCluster(KafkaSettings.of("127.0.0.1:1"), patience=0.5)
     start = time.monotonic()
@@ -398,6 +399,7 @@ def test_a_broker_that_is_away_is_an_error_in_bounded_time(home: Home) -> None:
     assert time.monotonic() - start < 15
 
 
+@pytest.mark.usefixtures("short_requests")
 def test_a_broker_that_is_killed_while_we_bind_loses_nothing(tmp_path: Path, topic_name: str) -> None:
     with KafkaBroker() as own, Home.open(tmp_path / "home") as home:
         feed = TopicFeed(own.servers, topic_name)

@@ -224,6 +224,7 @@ def again(action: Callable[[], Any]) -> Any:
                 raise
 
 
+@pytest.mark.usefixtures("short_requests")
 def test_a_broker_that_is_away_at_the_start_is_said_so_in_one_error(tmp_path: Path, capfd: Any) -> None:
     with connect(tmp_path / "home", log="kafka://127.0.0.1:1", controller=False) as home:
         home.local._connections.to("127.0.0.1:1").cluster._patience = 1.0

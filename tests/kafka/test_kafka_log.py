@@ -15,7 +15,9 @@ from floodmark.errors import (
 )
 from floodmark.kafka import KafkaCluster
 from floodmark.streams import connect
+from floodmark.streams.kafka_log import StreamTopics
 from floodmark.streams.kafka_log._records import SEAL
+from floodmark.streams.readers._requests import WantedStream
 from floodmark.testing import KafkaBroker
 from kafka_homes import (
     CONSUMER,
@@ -121,6 +123,25 @@ def test_an_open_transaction_hides_what_comes_after_it(opening: Opener, broker: 
 
 
 # Topics
+
+
+def test_for_a_name_that_is_taken_no_topic_is_made(opening: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    home, made = opening(), []
+    home.create_stream("s")
+    monkeypatch.setattr(StreamTopics, "make", lambda *asked: made.append(asked))
+    with pytest.raises(StreamExists):
+        home.create_stream("s")
+    assert made == []
+
+
+def test_of_a_stream_that_another_process_has_deleted_no_end_is_told(opening: Opener) -> None:
+    """Who waits for news finds that it is gone, and gets no error on the way."""
+    home = opening()
+    stream = home.create_stream("s")
+    known = WantedStream(stream.info.id, stream.info.version, stream.ends(), {})
+    assert home.local._ends_in_kafka(known) == {0: 0}
+    opening().stream("s").delete()
+    assert home.local._ends_in_kafka(known) is None
 
 
 def test_the_topics_of_a_stream_come_and_go_with_it(opening: Opener, cluster: KafkaCluster) -> None:

@@ -94,7 +94,10 @@ def run(job: Job) -> None:
             batch = Batch.of(job.query_id, {"S": (start, end)}, is_stateful=job.stateful)
             sink.write(batch, lambda _, start=start, end=end: rows_of(start, end), watermarks=end.watermarks)  # type: ignore[misc]
             reached(BEFORE_COMMIT_LOG)
-            checkpoint.write_text(str(current + 1))
+            # Whoever kills it finds a whole file.
+            written = checkpoint.with_suffix(".new")
+            written.write_text(str(current + 1))
+            written.replace(checkpoint)
         sink.close()
 
 

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSp
 
 from floodmark._words import did_you_mean
 from floodmark.errors import UnknownTopic
-from floodmark.kafka._failures import LastError, failure, is_unknown, learn_partitions, option_refused, patiently
+from floodmark.kafka._failures import LastError, failure, is_unknown, learn_partitions, new_client, patiently
 from floodmark.kafka._settings import KafkaSettings
 
 PATIENCE_SECONDS: Final = 20.0
@@ -19,6 +19,7 @@ PATIENCE_SECONDS: Final = 20.0
 
 _REQUEST_SECONDS: Final = 5.0
 _LEARN_SECONDS: Final = 2.0
+_OUTDATED: Final = {KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH}
 
 T = TypeVar("T")
 
@@ -41,6 +42,7 @@ class KafkaCluster:
         self._patience = patience
         self._lock = threading.Lock()
         self._client: AdminClient | None = None
+        self._has_met = False
         self._said = LastError()
 
     def cluster_id(self) -> str:
@@ -126,10 +128,6 @@ class KafkaCluster:
         """Return the first offset that each partition still has."""
         return self._offsets(topic, partitions, OffsetSpec.earliest())
 
-    def offsets_at(self, topic: str, partitions: Iterable[int], millis: int) -> dict[int, int]:
-        """Return the first offset whose record has at least this time of Kafka's own; -1 if there is none."""
-        return self._offsets(topic, partitions, OffsetSpec.for_timestamp(millis))
-
     def newest_times(self, topic: str, partitions: Iterable[int]) -> dict[int, tuple[int, int]]:
         """Return of each partition that has records the offset and the time of the one with the greatest timestamp."""
         found = self._list(topic, partitions, OffsetSpec.max_timestamp(), committed=True)
@@ -154,6 +152,10 @@ class KafkaCluster:
             return found
 
         def ask(admin: AdminClient) -> dict[int, Any]:
+            if not self._has_met:
+                # A client that has not heard of its brokers may ask them for offsets seconds later.
+                admin.describe_cluster(**_TIMEOUT).result()
+                self._has_met = True
             try:
                 return once(admin)
             except KafkaException as error:
@@ -171,6 +173,8 @@ class KafkaCluster:
                 return ask(admin)
             except KafkaException as error:
                 admin.poll(0)
+                if error.args[0].code() in _OUTDATED:
+                    self._forget(admin)
                 raise failure(error.args[0], doing, self.settings, self._said.error) from error
 
         return patiently(once, self._patience)
@@ -178,11 +182,16 @@ class KafkaCluster:
     def _admin(self) -> AdminClient:
         with self._lock:
             if self._client is None:
-                try:
-                    self._client = AdminClient({**self.settings.client(), "error_cb": self._said})
-                except KafkaException as error:
-                    raise option_refused(error, self.settings) from error
+                options = {**self.settings.client(), "error_cb": self._said}
+                self._client = new_client(AdminClient, options, self.settings)
             return self._client
+
+    def _forget(self, admin: AdminClient) -> None:
+        """Let another client ask: this one goes by what it heard of the leaders before they came back, for minutes."""
+        with self._lock:
+            if self._client is admin:
+                self._client = None
+                self._has_met = False
 
     def __getstate__(self) -> dict[str, Any]:
         return {"settings": self.settings, "patience": self._patience}

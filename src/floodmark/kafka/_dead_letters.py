@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from floodmark.kafka._failures import LastError, failure, option_refused
+from floodmark.kafka._failures import LastError, failure, new_client
 from floodmark.kafka._settings import KafkaSettings
 
 _PATIENCE_SECONDS: Final = 60.0
@@ -24,10 +24,7 @@ class DeadLetters:
         self._patience = patience
         self._said = LastError()
         own = {"acks": "all", "enable_idempotence": True, "message_timeout_ms": int(1000 * patience)}
-        try:
-            self._producer = Producer({**settings.client(**own), "error_cb": self._said})
-        except KafkaException as error:
-            raise option_refused(error, settings) from error
+        self._producer = new_client(Producer, {**settings.client(**own), "error_cb": self._said}, settings)
 
     def send(self, letters: Iterable[tuple[Any, str]]) -> None:
         """Send records, each with the reason why, and return when the brokers have them."""

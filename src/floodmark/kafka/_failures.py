@@ -1,8 +1,7 @@
 """What Kafka's client says went wrong, as errors of Floodmark."""
 
-import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
@@ -100,6 +99,14 @@ def failure(error: KafkaError, doing: str, settings: KafkaSettings, said: KafkaE
     return KafkaFailed(fact, rule=rule, remedy="See what it says.", **fields)
 
 
+def new_client(kind: Callable[[dict[str, Any]], T], options: Mapping[str, Any], settings: KafkaSettings) -> T:
+    """Return a new producer, consumer or admin client with these options, which are those of the settings and more."""
+    try:
+        return kind(dict(options))
+    except KafkaException as error:
+        raise option_refused(error, settings) from error
+
+
 def option_refused(error: KafkaException, settings: KafkaSettings) -> InvalidOption:
     """Return the error for options that Kafka's client does not take."""
     known = error.args[0]
@@ -114,7 +121,7 @@ def option_refused(error: KafkaException, settings: KafkaSettings) -> InvalidOpt
     )
 
 
-def patiently(action: Callable[[], T], seconds: float, stop: threading.Event | None = None) -> T:
+def patiently(action: Callable[[], T], seconds: float) -> T:
     """Return what an action returns; while no broker answers, try again for so many seconds."""
     give_up = time.monotonic() + seconds
     pause = 0.05
@@ -122,7 +129,7 @@ def patiently(action: Callable[[], T], seconds: float, stop: threading.Event | N
         try:
             return action()
         except KafkaAway:
-            if time.monotonic() + pause > give_up or (stop is not None and stop.is_set()):
+            if time.monotonic() + pause > give_up:
                 raise
             time.sleep(pause)
             pause = min(2 * pause, 1.0)

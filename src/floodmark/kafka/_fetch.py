@@ -9,7 +9,8 @@ from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException
 
 from floodmark.errors import KafkaAway, TopicTrimmed
 from floodmark.kafka._collector import collector_paused
-from floodmark.kafka._failures import LastError, failure, option_refused
+from floodmark.kafka._consumer import new_consumer
+from floodmark.kafka._failures import LastError, failure
 from floodmark.kafka._settings import KafkaSettings
 
 _AT_ONCE: Final = 20_000
@@ -19,6 +20,15 @@ _MORE_SECONDS: Final = 0.005
 _AGAIN_SECONDS: Final = 0.1
 _REQUEST_SECONDS: Final = 5.0
 _KEPT: Final = 8
+_DEFAULTS: Final = {
+    # A limit for its own memory; who knows better may say so.
+    "queued.max.messages.kbytes": 65_536,
+    "fetch.message.max.bytes": 4 * 2**20,
+    # At the end of a partition the broker waits for more so long, and lets nothing else through.
+    "fetch.wait.max.ms": 10,
+    # When it has read ahead enough, the client pauses: a second, unless it is told otherwise.
+    "fetch.queue.backoff.ms": 5,
+}
 
 Records = list[Any]
 """Messages of Kafka's client, in the order of their offsets."""
@@ -162,30 +172,7 @@ class _Consumer:
 
     def __init__(self, settings: KafkaSettings, *, committed: bool) -> None:
         self.said = LastError()
-        try:
-            self.client = Consumer(
-                {
-                    # A limit for its own memory; who knows better may say so.
-                    "queued.max.messages.kbytes": 65_536,
-                    "fetch.message.max.bytes": 4 * 2**20,
-                    # At the end of a partition the broker waits for more so long, and lets nothing else through.
-                    "fetch.wait.max.ms": 10,
-                    # When it has read ahead enough, the client pauses: a second, unless it is told otherwise.
-                    "fetch.queue.backoff.ms": 5,
-                    **settings.client(
-                        # Nobody joins the group, but the client insists on a name.
-                        group_id="floodmark",
-                        enable_auto_commit=False,
-                        enable_auto_offset_store=False,
-                        enable_partition_eof=True,
-                        auto_offset_reset="error",
-                        isolation_level="read_committed" if committed else "read_uncommitted",
-                    ),
-                    "error_cb": self.said,
-                }
-            )
-        except KafkaException as error:
-            raise option_refused(error, settings) from error
+        self.client = new_consumer(settings, self.said, committed=committed, defaults=_DEFAULTS)
 
 
 def trimmed(topic: str, partition: int, offset: int) -> TopicTrimmed:

@@ -4,9 +4,10 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_INVALID, KafkaError, TopicPartition
 
-from floodmark.kafka._failures import LastError, failure, option_refused
+from floodmark.kafka._consumer import new_consumer
+from floodmark.kafka._failures import LastError, failure
 from floodmark.kafka._settings import KafkaSettings
 
 Place = tuple[str, int]
@@ -106,20 +107,12 @@ class NewestTimes:
 
     def _consumer(self) -> Any:
         if self._client is None:
-            own = {
-                "group_id": "floodmark",
-                "enable_auto_commit": False,
-                "enable_auto_offset_store": False,
-                "enable_partition_eof": True,
-                "auto_offset_reset": "error",
-                "isolation_level": "read_committed",
-                # A few records are looked at, and then another place.
-                "fetch_queue_backoff_ms": 5,
-                "fetch_wait_max_ms": 20,
-                "max_partition_fetch_bytes": 65_536,
-            }
-            try:
-                self._client = Consumer({**self._settings.client(**own), "error_cb": self._said})
-            except KafkaException as error:
-                raise option_refused(error, self._settings) from error
+            # A few records are looked at, and then another place.
+            self._client = new_consumer(
+                self._settings,
+                self._said,
+                fetch_queue_backoff_ms=5,
+                fetch_wait_max_ms=20,
+                max_partition_fetch_bytes=65_536,
+            )
         return self._client

@@ -13,6 +13,9 @@ OPTION_PREFIX: Final = "kafka."
 VARIABLE_PREFIX: Final = "FLOODMARK_KAFKA_"
 """Options may also come from variables: FLOODMARK_KAFKA_SASL_PASSWORD is sasl.password."""
 
+MOST_BYTES: Final = 16 * 2**20
+"""How large a record may be."""
+
 _SCHEME: Final = "kafka://"
 _SECRET_WORDS: Final = ("password", "secret", "token", "jaas", "key.pem", "credentials", "oauthbearer.config")
 # What Java's client calls otherwise; ours would only say that it does not know the name.

@@ -7,11 +7,8 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from floodmark.kafka._failures import LastError, failure, option_refused
-from floodmark.kafka._settings import KafkaSettings
-
-MOST_BYTES: Final = 16 * 2**20
-"""How large a record may be."""
+from floodmark.kafka._failures import LastError, failure, new_client
+from floodmark.kafka._settings import MOST_BYTES, KafkaSettings
 
 Headers = Sequence[tuple[str, bytes | None]]
 Delivered = Callable[[KafkaError | None, Any], None]
@@ -61,11 +58,9 @@ class TransactionalProducer:
             "transaction.timeout.ms": round(timeout * 1_000),
             "message.max.bytes": MOST_BYTES,
             "error_cb": self._said,
+            "logger": _QUIET,
         }
-        try:
-            self._client = Producer({**settings.client(), **(options or {}), **own}, logger=_QUIET)
-        except KafkaException as error:
-            raise option_refused(error, settings) from error
+        self._client = new_client(Producer, {**settings.client(), **(options or {}), **own}, settings)
         self._until_done("fencing those before", self._client.init_transactions, max(timeout, _FENCE_SECONDS))
 
     @property

@@ -72,7 +72,7 @@ class Catalog:
 
     __slots__ = ("_cache", "_home", "_topics")
 
-    def __init__(self, home: Home, topics: Topics | None = None) -> None:
+    def __init__(self, home: Home, topics: Topics) -> None:
         """Keep them in this home; `topics` has a place for the events of those that are not kept there."""
         self._home = home
         self._topics = topics
@@ -88,9 +88,7 @@ class Catalog:
         layout = Layout.create(segments)
         number = new_stream_id() if stream_id is None else stream_id
         check_stream_name(name)
-        if self._topics is not None:
-            self._check_free(name, number)
-        log = None if self._topics is None else self._topics.make(name, number, segments)
+        log = self._topics.make(name, number, segments)
         info = StreamInfo(
             id=number,
             name=name,
@@ -261,11 +259,11 @@ class Catalog:
             for table in ALL_TABLES:
                 connection.execute(delete(table).where(table.c.stream_id == stream.id))
         self._cache.pop(stream.id, None)
-        if log is not None and self._topics is not None:
+        if log is not None:
             self._topics.remove(log)
 
-    def _check_free(self, name: str, stream_id: int) -> None:
-        """Refuse a name that another stream has, before anything is made for it."""
+    def check_free(self, name: str, stream_id: int) -> None:
+        """Refuse a name that another stream has, before anything is made outside of the home for it."""
         with self._home.read() as connection:
             wanted = select(STREAMS.c.stream_id).where(STREAMS.c.name == name)
             known = connection.execute(wanted).scalar_one_or_none()
@@ -287,7 +285,7 @@ class Catalog:
                 stream=info.name,
                 stream_id=info.id,
             ) from error
-        if info.log is not None and self._topics is not None:
+        if info.log is not None:
             self._topics.remove(info.log)
         raise _exists(info.name) from error
 

@@ -5,6 +5,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from floodmark.control import Home
+from floodmark.errors import StreamDeleted
 from floodmark.streams._catalog import Catalog, StreamInfo
 from floodmark.streams._cycle import read
 from floodmark.streams._log_place import LogPlace
@@ -66,7 +67,10 @@ class LocalBackend:
 
     def make(self, name: str, stream_id: int, segments: int) -> LogPlace | None:
         """Return where the events of a new stream are kept; None for the home itself."""
-        return None if self._log is None else self._topics.make(name, stream_id, segments)
+        if self._log is None:
+            return None
+        self.catalog.check_free(name, stream_id)
+        return self._topics.make(self._log, name, stream_id, segments)
 
     def remove(self, place: LogPlace) -> None:
         """Remove the events of a stream that is no more from Kafka."""
@@ -113,7 +117,12 @@ class LocalBackend:
     def _ends_in_kafka(self, known: WantedStream) -> Mapping[int, int] | None:
         """Return where a stream ends whose events are in Kafka; None for another, or one that is no more."""
         stream = self.catalog.find_id(known.stream_id)
-        return None if stream is None or stream.log is None else self.log.ends(stream)
+        if stream is None or stream.log is None:
+            return None
+        try:
+            return self.log.ends(stream)
+        except StreamDeleted:
+            return None
 
     @cached_property
     def _connections(self) -> "Connections":
@@ -125,7 +134,7 @@ class LocalBackend:
     def _topics(self) -> "StreamTopics":
         from floodmark.streams.kafka_log import StreamTopics
 
-        return StreamTopics(self._connections, self._log)
+        return StreamTopics(self._connections)
 
     def __repr__(self) -> str:
         return repr(self.home)

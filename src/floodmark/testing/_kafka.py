@@ -3,7 +3,6 @@
 import base64
 import os
 import random
-import shutil
 import signal
 import socket
 import subprocess
@@ -11,11 +10,10 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from time import monotonic, sleep
-from types import TracebackType
 from typing import Final
 
 from floodmark.errors import ServerNotStarted
-from floodmark.testing._ending import end
+from floodmark.testing._ending import Server
 from floodmark.testing._kafka_files import broker_jars, java
 
 _START_SECONDS: Final = 60.0
@@ -44,6 +42,11 @@ _SETTINGS: Final = {
     "log.segment.delete.delay.ms": "100",
     "log.cleaner.dedupe.buffer.size": "2097152",
 }
+# It waits until the one that was killed counts as gone, by default nine seconds.
+_AFTER_A_KILL: Final = (
+    "--override=broker.session.timeout.ms=2000",
+    "--override=broker.heartbeat.interval.ms=500",
+)
 _LOGGING: Final = """status = error
 rootLogger.level = warn
 rootLogger.appenderRef.file.ref = file
@@ -66,7 +69,7 @@ kill $reader
 """
 
 
-class KafkaBroker:
+class KafkaBroker(Server):
     """A Kafka broker on loopback, in a directory for temporary files, which is gone when it stops.
 
     Its files are fetched from Maven Central the first time, about 70 MB, and kept in the user's cache directory; it
@@ -80,13 +83,12 @@ class KafkaBroker:
     and only the first of them may do anything; the others may do what its ACLs allow.
     """
 
-    __slots__ = ("_controller_port", "_directory", "_port", "_process", "_settings")
+    __slots__ = ("_controller_port", "_port", "_settings")
 
     def __init__(self, settings: Mapping[str, str] | None = None, *, users: Mapping[str, str] | None = None) -> None:
         """Prepare one that is started by `start`, or by `with`."""
+        super().__init__()
         self._settings = {**_only_for(users or {}), **(settings or {})}
-        self._directory: Path | None = None
-        self._process: subprocess.Popen[bytes] | None = None
         self._port = self._controller_port = 0
 
     @property
@@ -135,24 +137,6 @@ class KafkaBroker:
             self._process.stdin.close()
             self._process = None
 
-    def stop(self) -> None:
-        """Stop it and remove its directory; to say so twice is no error."""
-        if self._process is not None:
-            end(self._process)
-            self._process = None
-        if self._directory is not None:
-            shutil.rmtree(self._directory, ignore_errors=True)
-            self._directory = None
-
-    def __enter__(self) -> "KafkaBroker":
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
     def _format(self, jars: Path) -> None:
         assert self._directory is not None
         listeners = f"CLIENT://127.0.0.1:{self._port},CONTROLLER://127.0.0.1:{self._controller_port}"
@@ -177,7 +161,9 @@ class KafkaBroker:
 
     def _run(self, jars: Path) -> None:
         assert self._directory is not None
-        command = self._java(jars, "kafka.Kafka", str(self._directory / "server.properties"))
+        was_killed = (self._directory / "pid").exists()
+        settings = _AFTER_A_KILL if was_killed else ()
+        command = self._java(jars, "kafka.Kafka", str(self._directory / "server.properties"), *settings)
         with (self._directory / "said").open("ab") as said:
             self._process = subprocess.Popen(
                 ["sh", "-c", _UNTIL_INPUT_ENDS, str(self._directory / "pid"), *command],

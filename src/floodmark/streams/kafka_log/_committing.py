@@ -64,11 +64,6 @@ class Committing:
                     self._drop(stream, writer)
                     raise
 
-    def close(self) -> None:
-        """Let go of the producers."""
-        with self._lock:
-            self._producers.clear()
-
     def _commit(
         self, connection: Connection, topic: str, stream: StreamInfo, writer: str, transaction: str, events: Events
     ) -> dict[int, int]:

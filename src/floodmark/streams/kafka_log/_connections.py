@@ -2,11 +2,11 @@
 
 import threading
 from collections.abc import Mapping
-from functools import cached_property
 from typing import Final
 
 from floodmark.errors import TopicRecreated
 from floodmark.kafka import Fetcher, KafkaCluster, KafkaSettings
+from floodmark.kafka._settings import MOST_BYTES
 from floodmark.streams._catalog import StreamInfo
 from floodmark.streams._log_place import LogPlace
 from floodmark.streams.kafka_log._sending import UNKNOWN, Flight, Sender
@@ -16,7 +16,7 @@ TOPIC_SETTINGS: Final = {
     "retention.ms": "-1",
     "retention.bytes": "-1",
     "unclean.leader.election.enable": "false",
-    "max.message.bytes": str(16 * 2**20),
+    "max.message.bytes": str(MOST_BYTES),
 }
 """A stream keeps its events; what it has acknowledged is not given up for the sake of a quick restart."""
 
@@ -32,16 +32,15 @@ class Connection:
         self.cluster = KafkaCluster(settings)
         self.committed = Fetcher(settings)
         self.everything = Fetcher(settings, committed=False)
+        self._sender: Sender | None = None
         self._lock = threading.Lock()
-
-    @cached_property
-    def _sender(self) -> Sender:
-        return Sender(self.settings)
 
     @property
     def sender(self) -> Sender:
         """What sends plain records, for all writers of this process."""
         with self._lock:
+            if self._sender is None:
+                self._sender = Sender(self.settings)
             return self._sender
 
     def arrived(self, topic: str, flight: Flight) -> dict[int, int]:
@@ -54,7 +53,7 @@ class Connection:
         """Let go of it."""
         self.committed.close()
         self.everything.close()
-        if "_sender" in self.__dict__:
+        if self._sender is not None:
             self._sender.close()
 
 

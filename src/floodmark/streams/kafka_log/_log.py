@@ -37,19 +37,6 @@ from floodmark.streams.kafka_log._way import Way
 MOST_BYTES: Final = 15 * 2**20
 """An event may not be larger."""
 
-FAILPOINTS: Final = (
-    "append: sent",
-    "append: acknowledged",
-    "append: settled",
-    "seal: begun",
-    "seal: taken",
-    "seal: record written",
-    "commit: begun",
-    "commit: sent",
-    "commit: committed",
-)
-"""The places at which a test may stop the process."""
-
 
 class KafkaLog:
     """Keeps the events of streams in Kafka. What is kept of a stream in the home is who wrote what, and where it ends.
@@ -199,11 +186,6 @@ class KafkaLog:
             with self._home.write() as writing:
                 forget_sent(writing, stream, author.writer)
 
-    def close(self) -> None:
-        """Let go of what is connected."""
-        self._committing.close()
-        self._connections.close()
-
     @contextmanager
     def _there(self, stream: StreamInfo) -> Iterator[None]:
         """Say of a topic that is gone that its stream is, if it is."""
@@ -226,19 +208,19 @@ class KafkaLog:
             self._reached("append: acknowledged")
             with self._home.write() as writing:
                 states = read_states(writing, stream, ends)
-                if len(states) == len(ends) and all(state.state == OPEN for state in states.values()):
+                is_open = len(states) == len(ends) and all(state.state == OPEN for state in states.values())
+                if is_open:
                     way.ends.update(ends)
                     now = self._home.now(writing)
-                    if settle(writing, stream, author, (first_number, after), way.ends, now, self._id):
-                        self._reached("append: settled")
-                        return way.ends
-                    is_repeat = True
-                else:
-                    is_repeat = False
-            if is_repeat:
+                    is_settled = settle(writing, stream, author, (first_number, after), way.ends, now, self._id)
+            if not is_open:
+                self._go_on(stream, author, first_number, way, ends)
+                continue
+            if is_settled:
+                self._reached("append: settled")
+            else:
                 self._tables.check_is_repeat(stream, author, first_number, after)
-                return way.ends
-            self._go_on(stream, author, first_number, way, ends)
+            return way.ends
 
     def _go_on(self, stream: StreamInfo, author: Author, first_number: int, way: Way, ends: dict[int, int]) -> None:
         """Find out what of a flight lies before the ends of its segments; the rest goes on to those after them."""

@@ -67,7 +67,8 @@ class MarksPublisher:
             entries = MarksTable(self._home, stream.id, key).page(publisher.last(key), _PAGE)
             if entries:
                 current = self._catalog.refresh(stream)
-                publisher.publish([self._record(current, key, entry) for entry in entries])
+                ends = self._segment_ends(stream)
+                publisher.publish([_record(current, key, entry, ends) for entry in entries])
         except Fenced:
             # Another process looks after the stream by now; if it is this one after all, it begins anew.
             self._publishers.pop(stream.id, None)
@@ -78,18 +79,18 @@ class MarksPublisher:
         self._published[stream.id, key] = publisher.last(key)
         return len(entries)
 
-    def _record(self, stream: StreamInfo, key: str, entry: MarkEntry) -> MarkRecord:
-        ends = self._sealed_ends(stream)
-        cut = whole_cut(stream.layout, entry.cut, ends)
-        return MarkRecord(
-            key, entry.seq, entry.kind.value, entry.lower, entry.upper, stream.settings.unit, entry.writers, cut
-        )
-
-    def _sealed_ends(self, stream: StreamInfo) -> Mapping[int, int]:
+    def _segment_ends(self, stream: StreamInfo) -> Mapping[int, int]:
         here = SEGMENTS.c.stream_id == stream.id
         with self._home.read() as connection:
             rows = connection.execute(select(SEGMENTS.c.segment, SEGMENTS.c.end_offset).where(here)).all()
         return {row.segment: row.end_offset for row in rows}
+
+
+def _record(stream: StreamInfo, key: str, entry: MarkEntry, ends: Mapping[int, int]) -> MarkRecord:
+    cut = whole_cut(stream.layout, entry.cut, ends)
+    return MarkRecord(
+        key, entry.seq, entry.kind.value, entry.lower, entry.upper, stream.settings.unit, entry.writers, cut
+    )
 
 
 class _Publisher:

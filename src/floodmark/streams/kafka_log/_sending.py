@@ -9,7 +9,8 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from floodmark.kafka import KafkaSettings
-from floodmark.kafka._failures import LastError, failure, learn_partitions, option_refused
+from floodmark.kafka._failures import LastError, failure, learn_partitions, new_client
+from floodmark.kafka._settings import MOST_BYTES
 from floodmark.streams.kafka_log._records import Header
 
 _POLL_SECONDS: Final = 0.1
@@ -177,14 +178,11 @@ class Sender:
             "enable.idempotence": True,
             "acks": "all",
             "message.timeout.ms": 0,
-            "message.max.bytes": 16 * 2**20,
+            "message.max.bytes": MOST_BYTES,
             "error_cb": self._said,
         }
         defaults = {"linger.ms": 1, "queue.buffering.max.messages": 1_000_000, "queue.buffering.max.kbytes": 262_144}
-        try:
-            return Producer({**defaults, **self._settings.client(), **own})
-        except KafkaException as error:
-            raise option_refused(error, self._settings) from error
+        return new_client(Producer, {**defaults, **self._settings.client(), **own}, self._settings)
 
 
 def _reason(error: KafkaError, said: LastError) -> KafkaError:

@@ -6,22 +6,19 @@ from floodmark.streams.kafka_log._connections import TOPIC_SETTINGS, Connections
 
 
 class StreamTopics:
-    """Makes the topics of new streams in the cluster of these brokers, if there are any; removes them in any."""
+    """Makes the topics of new streams, and removes those of streams that are no more."""
 
-    def __init__(self, connections: Connections, servers: str | None) -> None:
+    def __init__(self, connections: Connections) -> None:
         """Use these connections."""
         self._connections = connections
-        self._servers = servers
 
-    def make(self, name: str, stream_id: int, segments: int) -> LogPlace | None:
+    def make(self, servers: str, name: str, stream_id: int, segments: int) -> LogPlace:
         """Make the topic of a new stream, and one for its marks; what an earlier attempt has made is used."""
-        if self._servers is None:
-            return None
-        cluster = self._connections.to(self._servers).cluster
+        cluster = self._connections.to(servers).cluster
         topic = topic_of(name, stream_id)
         made = cluster.create_topic(topic, segments, TOPIC_SETTINGS)
         cluster.create_topic(marks_topic_of(topic), 1, TOPIC_SETTINGS)
-        return LogPlace(self._servers, topic, made.id)
+        return LogPlace(servers, topic, made.id)
 
     def remove(self, place: LogPlace) -> None:
         """Remove the topics of a stream that is no more."""
