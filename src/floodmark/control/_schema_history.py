@@ -3,7 +3,9 @@
 from typing import Final
 
 from floodmark.control._migration import Migration
+from floodmark.control._schema_history_ingest import INGEST_MIGRATIONS
 from floodmark.control._schema_history_kafka import KAFKA_MIGRATIONS
+from floodmark.control._schema_history_queries import QUERY_MIGRATIONS
 
 MIGRATIONS: Final = (
     Migration(
@@ -333,4 +335,6 @@ MIGRATIONS: Final = (
         ),
     ),
     *KAFKA_MIGRATIONS,
+    *INGEST_MIGRATIONS,
+    *QUERY_MIGRATIONS,
 )

@@ -60,7 +60,9 @@ class Store(Protocol):
 
 def insert_unless_there(connection: Connection, table: Table, values: dict[str, Any]) -> bool:
     """Insert a row unless its key is taken, also by a transaction that comes first; return whether it was inserted."""
-    return connection.execute(_insert(connection, table).values(values).on_conflict_do_nothing()).rowcount == 1
+    statement = _insert(connection, table).values(values).on_conflict_do_nothing()
+    # PostgreSQL tells how many rows an insert has made only if it is asked to.
+    return connection.execute(statement.execution_options(preserve_rowcount=True)).rowcount == 1
 
 
 def put(connection: Connection, table: Table, values: dict[str, Any]) -> None:

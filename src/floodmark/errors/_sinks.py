@@ -109,3 +109,15 @@ class SinkGroupsUnequal(StateError):
     """Groups are not where they should be: some have written what others have not."""
 
     code = "sink-groups-unequal"
+
+
+class SinkCheckpointInvalid(StateError):
+    """The checkpoint of a query is not one of a query that writes to this sink."""
+
+    code = "sink-checkpoint-invalid"
+
+
+class SinkRowRefused(InvalidValue):
+    """A row cannot be written in the sink's mode; nothing of its batch is seen."""
+
+    code = "sink-row-refused"

@@ -1,0 +1,266 @@
+"""What a job reads, and when: frozen, checked as it is made, without clock and I/O.
+
+    Job
+      time    TimeWatermark: from, to (Bound), grid (Grid), partial, grace, abstinence, settle
+      units   UnitWatermark: Unit, ...  or None, then there is one unit, `{}`
+      source, target, variables: opaque; the target says its mode
+      limits  Limits: cells a run, attempts before quarantine
+
+A `Grid` says how time is cut; its cells are made by `Job.cells(now)`, since a start may move. `Bound` is in `_bound`,
+`Grid` in `_grid`, `Unit` and `UnitWatermark` in `_unit`; all are names of this module too.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Self
+
+from floodmark.control._values import check_id
+from floodmark.errors import JobInvalid, RangeInvalid
+from floodmark.ingest._bound import Bound, rounded
+from floodmark.ingest._calendar import shown, zone_of
+from floodmark.ingest._frozen import Frozen
+from floodmark.ingest._grid import Cells, Grid, Part, Period
+from floodmark.ingest._ranges import Range
+from floodmark.ingest._unit import EVERYTHING, Unit, UnitWatermark
+
+__all__ = [
+    "Bound",
+    "Grid",
+    "Job",
+    "Limits",
+    "Part",
+    "Period",
+    "TimeWatermark",
+    "Unit",
+    "UnitWatermark",
+    "mode_of",
+]
+
+MODES: Final = ("append", "replace", "merge")
+_YEARS: Final = 366 * 100
+
+
+@dataclass(frozen=True, slots=True)
+class TimeWatermark:
+    """The time of a job: from when to when it reads, how that is cut, and what it reads again or later.
+
+    >>> TimeWatermark("day", Bound.parse("2020-01-01", "UTC"), Bound.parse("P0D", "UTC"), Grid.plain("daily")).partial
+    True
+    """
+
+    name: str
+    from_: Bound
+    to: Bound
+    grid: Grid = field(default_factory=lambda: Grid.plain("none"))
+    partial: bool = True
+    """Whether the last cell is read before it is over."""
+    grace_days: int = 0
+    """How many calendar days, back from what a unit has reached, are read again in each run."""
+    abstinence_days: int = 0
+    """How many calendar days after a success a cell is left alone; today and that many more."""
+    settle: int = 0
+    """Microseconds before now that are not read yet, since a source may still add to them."""
+
+    def __post_init__(self) -> None:
+        """Refuse what can never be read."""
+        if self.from_.text == "-":
+            raise RangeInvalid(
+                "`from` is -.",
+                rule="What begins now holds nothing.",
+                remedy="Write a date, or a duration such as P7D.",
+                name=self.name,
+            )
+        if self.from_.at is not None and self.to.at is not None and self.from_.at >= self.to.at:
+            raise RangeInvalid(
+                f"`from` is {self.from_} and `to` is {self.to}.",
+                rule="`to` lies after `from`.",
+                remedy="Swap them." if self.from_.at > self.to.at else "Name a later `to`.",
+                name=self.name,
+            )
+        if self.from_.moves and self.to.moves and (self.from_.zone, self.from_.floor) == (self.to.zone, self.to.floor):
+            back, ahead = ((one.days, one.hours, one.minutes) for one in (self.from_, self.to))
+            if back < ahead:
+                raise RangeInvalid(
+                    f"`from` is {self.from_}, and `to` is {self.to}, which is earlier.",
+                    rule="`to` lies after `from`.",
+                    remedy="Swap them.",
+                    name=self.name,
+                )
+        for what, value in (("grace", self.grace_days), ("abstinence", self.abstinence_days)):
+            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _YEARS:
+                raise JobInvalid(
+                    f"The {what} is {value!r} days.",
+                    rule=f"It is a whole number of days from 0 to {_YEARS}.",
+                    remedy="Write 0 for none.",
+                    what=what,
+                    value=value,
+                )
+        if isinstance(self.settle, bool) or not isinstance(self.settle, int) or self.settle < 0:
+            raise JobInvalid(
+                f"The settle delay is {self.settle!r}.",
+                rule="It is a whole number of microseconds that is not negative.",
+                remedy="Write 0 for none, 600_000_000 for ten minutes.",
+                value=self.settle,
+            )
+        self._check_grid()
+
+    def _check_grid(self) -> None:
+        """Refuse parts that leave out something that is read. Where an end moves, each plan looks again."""
+        first, last = self.grid.parts[0], self.grid.parts[-1]
+        if first.start is None:
+            return
+        if self.from_.at is not None and first.start.at is not None and self.from_.at < first.start.at:
+            raise RangeInvalid(
+                f"`from` is {self.from_}, and the grid begins at {first.start}.",
+                rule="The parts of a grid reach from the job's start to its end.",
+                remedy="Begin the first part at `from`.",
+                name=self.name,
+            )
+        if last.end is not None and last.end.at is not None and self.to.at is not None and self.to.at > last.end.at:
+            raise RangeInvalid(
+                f"`to` is {self.to}, and the grid ends at {last.end}.",
+                rule="The parts of a grid reach from the job's start to its end.",
+                remedy="Write - as the end of the last part.",
+                name=self.name,
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much a run may do, and how often a cell may fail.
+
+    >>> Limits(cells=0)
+    Traceback (most recent call last):
+    floodmark.errors.JobInvalid: The limit of cells is 0. ... [job-invalid]
+    """
+
+    cells: int | None = 10_000
+    """Cells a run; None for all there are, however many."""
+    attempts: int | None = 5
+    """Failures in a row after which a cell waits for somebody to look at it; None for never."""
+
+    def __post_init__(self) -> None:
+        """Refuse what would let nothing happen."""
+        for what, value in (("cells", self.cells), ("attempts", self.attempts)):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise JobInvalid(
+                    f"The limit of {what} is {value!r}.",
+                    rule="It is a whole number of at least 1.",
+                    remedy="Leave it out for the default.",
+                    what=what,
+                    value=value,
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is read and where it goes. Two jobs are equal if they say the same.
+
+    >>> day = TimeWatermark("day", Bound.parse("2020-01-01", "UTC"), Bound.parse("-", "UTC"), Grid.plain("daily"))
+    >>> Job("orders", "UTC", day).listed_units
+    (Unit(key='{}', fields=Frozen({})),)
+    """
+
+    name: str
+    zone: str
+    time: TimeWatermark
+    units: UnitWatermark | None = None
+    source: Any = field(default_factory=lambda: Frozen({}))
+    """Where rows come from: a mapping, or an object that says it in its own way."""
+    target: Any = field(default_factory=lambda: Frozen({"mode": "replace"}))
+    """Where rows go: a mapping with a `mode`, or an object with that attribute."""
+    limits: Limits = Limits()
+    compat: bool = False
+    """Whether it is planned by the letter of what DIL does, which may leave holes for ever."""
+    variables: Mapping[str, Any] = field(default_factory=lambda: Frozen({}))
+
+    def __post_init__(self) -> None:
+        """Refuse parts that do not fit together."""
+        check_id("name of the job", self.name)
+        zone_of(self.zone)
+        for name in ("source", "target", "variables"):
+            if isinstance(value := getattr(self, name), Mapping) and not isinstance(value, Frozen):
+                object.__setattr__(self, name, Frozen(value))
+        mode = mode_of(self.target)
+        if mode not in MODES:
+            raise JobInvalid(
+                f"The mode of the target is {mode!r}.",
+                rule=f"It is one of {', '.join(MODES)}.",
+                remedy="Use replace for rows that are never changed, merge for rows that are.",
+                mode=mode,
+            )
+        if self.time.grace_days and mode == "append":
+            raise JobInvalid(
+                f"The job {self.name!r} reads {self.time.grace_days} days again in each run, and appends them.",
+                rule="What is read again replaces what was there, or is merged with it; else each row is there twice.",
+                remedy="Set the target's mode to replace or merge, or the grace to 0.",
+                job=self.name,
+                grace_days=self.time.grace_days,
+            )
+
+    @property
+    def listed_units(self) -> tuple[Unit, ...]:
+        """The units that are read; one without fields where there are none."""
+        if self.units is None:
+            return (EVERYTHING,)
+        if self.units.units is None:
+            raise JobInvalid(
+                f"The units {self.units.name!r} of the job {self.name!r} are not read yet.",
+                rule="A plan is made for units that are known.",
+                remedy="Read the secondary input first, then use Job.with_units.",
+                job=self.name,
+            )
+        return self.units.units
+
+    def with_units(self, units: tuple[Unit, ...]) -> Self:
+        """Return the same job, with the units that its secondary input has given."""
+        assert self.units is not None
+        return replace(self, units=replace(self.units, units=units))
+
+    def reach(self, now: int) -> Range:
+        """Return from when to when it reads at this moment; `hi` is not above `lo` if there is nothing.
+
+        What is not over is not read: `to` is at most now, less the time to settle, rounded down as `to` says.
+        """
+        lo = self.time.from_.resolve(now, self.zone)
+        hi = self.time.to.resolve(now, self.zone)
+        settled = now - self.time.settle
+        if hi > settled:
+            hi = min(hi, rounded(settled, self.time.to.floor, self.time.to.zone or self.zone))
+        return Range(lo, hi)
+
+    def cells(self, now: int) -> Cells:
+        """Return the cells as they are at this moment."""
+        return self.time.grid.cells_from(self.time.from_, now, self.zone)
+
+    def described(self) -> dict[str, Any]:
+        """Return what decides about when it reads what, to be kept and compared. No secret can be in it."""
+        time = self.time
+        grid: Any = [[part.period, str(part.start), str(part.end or "-")] for part in time.grid.parts]
+        return {
+            "zone": self.zone,
+            "from": time.from_.text,
+            "to": time.to.text,
+            "grid": time.grid.parts[0].period if time.grid.is_plain else grid,
+            "partial": time.partial,
+            "grace_days": time.grace_days,
+            "abstinence_days": time.abstinence_days,
+            "settle": time.settle,
+            "mode": mode_of(self.target),
+            "cells": self.limits.cells,
+            "attempts": self.limits.attempts,
+            "compat": self.compat,
+        }
+
+    def shown(self, micros: int) -> str:
+        """Return a moment as the job's own wall clock shows it."""
+        return shown(micros, zone_of(self.zone))
+
+
+def mode_of(target: Any) -> object:
+    """Return how rows get into a target.
+
+    >>> mode_of({"mode": "merge"})
+    'merge'
+    """
+    return target.get("mode") if isinstance(target, Mapping) else getattr(target, "mode", None)

@@ -1,0 +1,270 @@
+"""Job files: a job as TOML. `load_job` says what can be written in one."""
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from floodmark.errors import JobFileInvalid, JobFileMissing
+from floodmark.ingest._job import Job
+from floodmark.ingest._job_tables import HEAD, build_job
+from floodmark.ingest._properties import read_properties_job
+from floodmark.ingest._tables import Origin, Table
+from floodmark.ingest._target_spec import Landing
+from floodmark.ingest._toml_lines import KeyPath, line_of, lines_of
+from floodmark.ingest._variables import Scalar, environment_of, expand, is_of_a_cell
+
+SECTIONS: Final = ("job", "variables", "time", "units", "source", "target", "limits")
+PROPERTIES: Final = (".properties", ".pull", ".job")
+"""What the names of properties files end with."""
+
+_PLACE: Final = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True, slots=True)
+class JobFile:
+    """A job that was read from a file, and what its reader should know about it."""
+
+    job: Job
+    file: str
+    notes: tuple[str, ...] = ()
+    """What was assumed, or could not be translated, in sentences."""
+
+
+def load_job(path: str | Path, *, environment: Mapping[str, str] | None = None, secrets: bool = True) -> JobFile:
+    """Read a job file: TOML, or a properties file of DIL if its name ends with .properties, .pull or .job.
+
+    Without an `environment` that of the process counts. With `secrets`, all that the job refers to must be there.
+
+    A file:
+
+        [job]
+        name = "orders"
+        zone = "Europe/Berlin"              # a job must name one
+        after = "customers.toml"            # optional: a preceding job, see {{preceding.table}} and units
+        rules = "floodmark"                 # or "dil": plan by the letter of what DIL does, holes and all
+
+        [variables]                         # optional: {{shop}} in any text below
+        shop = "north"
+
+        [time]
+        from = 2024-01-01                   # a date, a time, or a duration back from now (P7D, P0DT6H)
+        to = "P0D"                          # the same, or "-" for now
+        grid = "daily"                      # none, hourly, daily, weekly, monthly, yearly; or [[time.grid]], see below
+        partial = true                      # whether the last cell is read before it is over
+        grace_days = 3                      # read so many days again, each run
+        abstinence_days = 0                 # leave a cell alone for so many days after a success
+        settle = "15 minutes"               # never read what is newer than this
+
+        [units]                             # optional
+        name = "customer"
+        list = ["c1", "c2"]                 # or "c1, c2", or tables; or instead of it:
+        # [units.input]
+        # path = "customers.csv"            # CSV, JSON lines, Parquet, Avro, a folder of them, a Delta table
+        # url = "sqlite:///crm.db"          # or a database, with table = "..." or query = "..."
+        # preceding = true                  # or the table that the preceding job has landed
+        # fields = ["id"]
+        # filters = { status = "OK|Success" }
+
+        [source]
+        kind = "sql"                        # sql, files or rest
+        url = "postgresql://reader@db/shop"
+        password = "env:SHOP_PASSWORD"      # secrets are referred to: env:NAME or file:PATH
+        table = "orders"
+        watermark = "updated_at"
+        watermark_type = "timestamp"
+        zone = "UTC"
+        nulls = "skip"
+
+        [target]
+        path = "landed/orders"              # a Delta table; or stream = "orders"
+        mode = "merge"                      # append, replace or merge
+        keys = ["id"]
+        newest_by = "updated_at"
+        drift = "evolve"                    # evolve, freeze or rescue
+
+        [limits]
+        cells = 500                         # cells a run, or "all"
+        attempts = 5                        # failures after which a cell waits for a person, or "unlimited"
+
+    Several periods one after the other, without holes:
+
+        [[time.grid]]
+        period = "monthly"
+        from = 2020-01-01
+        to = 2024-01-01
+        [[time.grid]]
+        period = "daily"
+        from = 2024-01-01
+        to = "-"
+
+    The keys of [source] are those of `SqlSource`, `FilesSource` and `RestSource`, those of [target] are in `Landing`,
+    and those of [units.input] in `SecondaryInput`. Paths are relative to the folder of the file. What is wrong is
+    refused with file, line and remedy before anything runs.
+
+    | a variable in any text | stands for |
+    |---|---|
+    | `{{shop}}` | one of [variables] |
+    | `{{job.name}}`, `{{job.zone}}`, `{{job.dir}}` | the job itself; `dir` is the folder of its file |
+    | `{{env.NAME}}` | a variable of the environment |
+    | `{{preceding.name}}`, `{{preceding.table}}`, `{{preceding.shop}}` | the preceding job, its table, its variables |
+    | `{{range.from}}`, `{{range.to}}`, `{{unit.customer}}` | the cell that is extracted; in [source] only |
+
+    >>> load_job("nowhere.toml")
+    Traceback (most recent call last):
+    floodmark.errors.JobFileMissing: There is no job file nowhere.toml. ... [job-file-missing]
+    """
+    return _load(Path(path), os.environ if environment is None else environment, secrets, ())
+
+
+def read_job(
+    text: str,
+    *,
+    file: str = "job.toml",
+    folder: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    secrets: bool = True,
+) -> JobFile:
+    """Read a job that is written as TOML; `file` is what errors call it.
+
+    >>> told = read_job('''
+    ... [job]
+    ... name = "orders"
+    ... zone = "UTC"
+    ... [time]
+    ... from = 2020-01-01
+    ... to = "P0D"
+    ... grid = "dayly"
+    ... ''')
+    Traceback (most recent call last):
+    floodmark.errors.GridInvalid: job.toml, line 8: There is no period 'dayly'. ... Did you mean 'daily'? [grid-invalid]
+    """
+    known = os.environ if environment is None else environment
+    return _read(text, file, folder or Path(), known, secrets, ())
+
+
+def _load(path: Path, environment: Mapping[str, str], secrets: bool, seen: tuple[Path, ...]) -> JobFile:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeError) as error:
+        is_missing = isinstance(error, FileNotFoundError)
+        raise JobFileMissing(
+            f"There is no job file {path}." if is_missing else f"The job file {path} cannot be read: {error}.",
+            rule="A job is described by a file of text, in UTF-8.",
+            remedy="Correct the path." if isinstance(error, OSError) else "Save it as UTF-8.",
+            file=str(path),
+        ) from error
+    if path.resolve() in seen:
+        raise JobFileInvalid(
+            f"The job file {path} comes after itself.",
+            rule="What precedes a job does not come after it.",
+            remedy="Take one `after` out.",
+            file=str(path),
+        )
+    folder = path.resolve().parent
+    if path.suffix.lower() in PROPERTIES:
+        job, notes = read_properties_job(text, file=str(path), folder=folder, environment=environment)
+        return JobFile(job, str(path), notes)
+    return _read(text, str(path), folder, environment, secrets, (*seen, path.resolve()))
+
+
+def _read(
+    text: str, file: str, folder: Path, environment: Mapping[str, str], secrets: bool, seen: tuple[Path, ...]
+) -> JobFile:
+    tree = _parsed(text, file)
+    lines = _lines(text)
+    origin = Origin(file, lambda path: line_of(lines, path), environment if secrets else None)
+    root = Table(tree, origin).only(*SECTIONS)
+    for section in ("job", "time"):
+        if root.table(section) is None:
+            raise root.missing(section, f"A job file has [{section}].")
+    head = root.table("job")
+    assert head is not None
+    for key in ("name", "zone"):
+        head.only(*HEAD).text(key)
+    preceding = _preceding(head, folder, environment, seen)
+    tree, variables = _expanded(root, folder, environment, preceding)
+    job = build_job(Table(tree, origin), folder, variables, None if preceding is None else preceding.job)
+    return JobFile(job, file)
+
+
+def _parsed(text: str, file: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        place = _PLACE.search(str(error))
+        line = int(place[1]) if place and place[1] else text.rstrip().count("\n") + 1
+        raise JobFileInvalid(
+            f"{file}, line {line}: It is no TOML: {_PLACE.sub('', str(error))}.",
+            rule="A job file is written in TOML.",
+            remedy="Write texts in quotes, and one key = value a line.",
+            file=file,
+            line=line,
+        ) from error
+
+
+def _lines(text: str) -> Mapping[KeyPath, int]:
+    try:
+        return lines_of(text)
+    except (ValueError, IndexError):
+        return {}
+
+
+def _preceding(head: Table, folder: Path, environment: Mapping[str, str], seen: tuple[Path, ...]) -> JobFile | None:
+    written = head.optional_text("after")
+    if written is None:
+        return None
+    known = {**environment_of(environment), "job.dir": str(folder)}
+    path = expand(written, known, at=("job", "after"), locate=head.origin.located)
+    with head.locating("after"):
+        return _load(folder / str(path), environment, False, seen)
+
+
+def _expanded(
+    root: Table, folder: Path, environment: Mapping[str, str], preceding: JobFile | None
+) -> tuple[dict[str, Any], dict[str, Scalar]]:
+    """Return the tree with all variables in place, and the job's own variables."""
+    locate = root.origin.located
+    known: dict[str, Scalar] = {"job.dir": str(folder), **_of_preceding(preceding)}
+    outside = environment_of(environment)
+    own: dict[str, Scalar] = {}
+    table = root.table("variables")
+    for name, value in {} if table is None else table.values.items():
+        assert table is not None
+        if not _VARIABLE.fullmatch(name) or not isinstance(value, str | int | float | bool):
+            raise table.refuse(
+                name,
+                f"The variable {name!r} has a name or a value that none has.",
+                rule="Its name has letters, digits and _; its value is a text, a number, true or false.",
+                remedy="Rename it, or write its value as a text.",
+            )
+        own[name] = expand(value, {**own, **known, **outside}, at=("variables", name), locate=locate)
+    tree: dict[str, Any] = {}
+    known = {**own, **known}
+    for section in ("job", *(one for one in root.values if one not in ("job", "variables"))):
+        is_late = is_of_a_cell if section == "source" else _never
+        tree[section] = expand(
+            root.values[section], {**known, **outside}, is_late=is_late, at=(section,), locate=locate
+        )
+        if section == "job":
+            known.update({f"job.{key}": tree["job"][key] for key in ("name", "zone") if key in tree["job"]})
+    return tree, own
+
+
+def _of_preceding(preceding: JobFile | None) -> dict[str, Scalar]:
+    if preceding is None:
+        return {}
+    job = preceding.job
+    known: dict[str, Scalar] = {f"preceding.{name}": value for name, value in job.variables.items()}
+    known.update({"preceding.name": job.name, "preceding.zone": job.zone})
+    if isinstance(job.target, Landing):
+        known["preceding.table"] = job.target.path or job.target.stream or ""
+    return known
+
+
+def _never(name: str) -> bool:
+    return False

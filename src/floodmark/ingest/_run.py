@@ -1,0 +1,249 @@
+"""A run of a job: it holds the job's lease, knows its plan, and records what became of each row."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from threading import Lock
+from time import monotonic
+from types import TracebackType
+from typing import Any, Final, Literal, Self
+
+from sqlalchemy import Connection, text, update
+
+from floodmark.control import Home, Lease, Leases
+from floodmark.control._values import storable
+from floodmark.errors import NotPlanned
+from floodmark.ingest._calendar import zone_of
+from floodmark.ingest._coverage import UnitCoverage
+from floodmark.ingest._job import Job
+from floodmark.ingest._known import Change, change_units, unit_numbers
+from floodmark.ingest._lateness import add_lateness
+from floodmark.ingest._plan import Plan
+from floodmark.ingest._ranges import Range
+from floodmark.ingest._row import Row
+from floodmark.ingest._schema import RUNS
+from floodmark.ingest._unit import Unit
+
+LEASE_TTL: Final = 60_000_000
+"""How long a run may be silent, in microseconds, before another may take its place."""
+
+_LONGEST_ERROR: Final = 2_000
+
+# What was adopted may be recorded once more by its own row.
+_NOTE: Final = text(
+    "INSERT INTO ingest_attempt (job, run, unit, lo, hi, reason, state, row_count, took, error, at) "
+    "VALUES (:job, :run, :unit, :lo, :hi, :reason, :state, :row_count, :took, :error, :at) "
+    "ON CONFLICT (job, run, unit, lo) DO UPDATE SET hi = excluded.hi, reason = excluded.reason, "
+    "state = excluded.state, row_count = excluded.row_count, took = excluded.took, error = excluded.error, "
+    "at = excluded.at"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a row of a plan."""
+
+    row: Row
+    error: str | None = None
+    """None if it was read and landed."""
+    rows: int | None = None
+    took: int | None = None
+    """Microseconds."""
+    lateness: Mapping[int, int] | None = None
+    """How many rows were first found so many calendar days after their own."""
+
+
+class Run:
+    """A run that goes on. It must `renew` within a minute, or record something; else another may take its place.
+
+    >>> times = TimeWatermark("day", Bound.parse("2020-01-01", "UTC"), Bound.parse("P0D", "UTC"), Grid.plain("daily"))
+    >>> job = Job("orders", "UTC", times)
+    >>> with Home.open(clock=lambda: Bound.parse("2020-01-03", "UTC").at) as home:
+    ...     with Ingestion(home).start(job, owner="here") as run:
+    ...         for row in run.plan.rows:
+    ...             run.succeeded(row, rows=7)
+    ...     job.shown(Ingestion(home).complete_through(job))
+    '2020-01-03T00:00:00+00:00'
+    """
+
+    __slots__ = ("_home", "_is_ended", "_lease", "_leases", "_lock", "_open", "_renewed", "job", "number", "plan")
+
+    def __init__(self, home: Home, job: Job, plan: Plan, number: int, lease: Lease) -> None:
+        """Use `Ingestion.start`."""
+        self.job = job
+        self.plan = plan
+        self.number = number
+        self._home = home
+        self._leases = Leases(home)
+        self._lease = lease
+        self._lock = Lock()
+        self._renewed = monotonic()
+        self._open = {(row.unit.key, row.range): row for row in plan.rows}
+        self._is_ended = False
+
+    @property
+    def token(self) -> int:
+        """What fences it: a later run has a higher one. A landed table may carry it."""
+        return self._lease.token
+
+    @property
+    def owner(self) -> str:
+        """Who runs it."""
+        return self._lease.owner
+
+    @property
+    def unrecorded(self) -> tuple[Row, ...]:
+        """What was planned and is not recorded yet."""
+        with self._lock:
+            return tuple(self._open.values())
+
+    def renew(self) -> None:
+        """Say that it still goes on, or raise `LeaseLost`."""
+        begun = monotonic()
+        self._lease = self._leases.renew(self._lease)
+        self._renewed = begun
+
+    def succeeded(
+        self,
+        row: Row,
+        *,
+        rows: int | None = None,
+        took: int | None = None,
+        lateness: Mapping[int, int] | None = None,
+    ) -> None:
+        """Record that a row of the plan was read, and landed."""
+        self.record([Outcome(row, None, rows, took, lateness)])
+
+    def failed(self, row: Row, error: str, *, took: int | None = None) -> None:
+        """Record that a row of the plan could not be read or landed. It stays due."""
+        self.record([Outcome(row, error, None, took)])
+
+    def record(self, outcomes: Iterable[Outcome]) -> None:
+        """Record what became of rows of the plan, all in one transaction; or raise `LeaseLost` and record nothing.
+
+        Each row is recorded once; another that was not planned is refused.
+        """
+        given = list(outcomes)
+        with self._lock:
+            self._check_planned(given)
+            if monotonic() - self._renewed > self._lease.ttl / 3e6:
+                self.renew()
+            with self._home.write() as connection:
+                now = self._begin(connection)
+                by_unit: dict[str, list[Outcome]] = {}
+                for outcome in given:
+                    by_unit.setdefault(outcome.row.unit.key, []).append(outcome)
+                numbers = unit_numbers(connection, self.job.name, by_unit)
+                change_units(connection, self.job.name, by_unit, lambda key: self._change(by_unit[key], now))
+                self._note(connection, numbers, given, now)
+            for outcome in given:
+                del self._open[outcome.row.unit.key, outcome.row.range]
+
+    def adopt(self, unit: Unit, done: Range, *, rows: int | None = None) -> None:
+        """Record that an earlier run had landed a range and died before it could say so."""
+        with self._home.write() as connection:
+            now = self._begin(connection)
+            outcome = Outcome(Row(unit, done, done, "gap", ("gap",)), None, rows)
+            change_units(connection, self.job.name, [unit.key], lambda _: self._change([outcome], now))
+            numbers = unit_numbers(connection, self.job.name, [unit.key])
+            self._note(connection, numbers, [outcome], now, state="adopted")
+
+    def end(self, state: Literal["done", "failed"] = "done") -> None:
+        """End it, and let others run the job. What was not recorded stays due."""
+        if self._is_ended:
+            return
+        with self._home.write() as connection:
+            now = self._begin(connection)
+            ended = update(RUNS).where(RUNS.c.job == self.job.name, RUNS.c.run == self.number)
+            connection.execute(ended.values(state=state, ended_at=now))
+        self._is_ended = True
+        self._leases.release(self._lease)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.end()
+            return
+        try:
+            self.end("failed")
+        except Exception as second:
+            # What went wrong first says more.
+            assert error is not None
+            error.add_note(f"The run could not be ended either: {second}")
+
+    def __repr__(self) -> str:
+        return f"Run({self.job.name!r}, {self.number})"
+
+    def _begin(self, connection: Connection) -> int:
+        Leases.check(connection, self._lease)
+        return self._home.now(connection)
+
+    def _check_planned(self, outcomes: list[Outcome]) -> None:
+        seen = set()
+        for outcome in outcomes:
+            place = outcome.row.unit.key, outcome.row.range
+            if place not in self._open or place in seen:
+                raise NotPlanned(
+                    f"The run {self.number} of {self.job.name!r} has nothing open from "
+                    f"{self.job.shown(outcome.row.range.lo)} to {self.job.shown(outcome.row.range.hi)} of the unit "
+                    f"{outcome.row.unit.key}.",
+                    rule="A run records each row of its plan once, whole.",
+                    remedy="Pass a row of Run.plan that was not recorded yet.",
+                    job=self.job.name,
+                    run=self.number,
+                    unit=outcome.row.unit.key,
+                )
+            seen.add(place)
+
+    def _change(self, outcomes: list[Outcome], now: int) -> Change:
+        zone, abstinence = zone_of(self.job.zone), self.job.time.abstinence_days
+
+        def change(known: UnitCoverage) -> UnitCoverage:
+            for outcome in outcomes:
+                if outcome.error is None:
+                    known = known.succeeded(outcome.row.range, now, zone=zone, abstinence_days=abstinence)
+                else:
+                    known = known.failed(outcome.row.range, now, _kept(outcome.error))
+            return known
+
+        return change
+
+    def _note(
+        self,
+        connection: Connection,
+        numbers: Mapping[str, int],
+        outcomes: list[Outcome],
+        now: int,
+        *,
+        state: str = "succeeded",
+    ) -> None:
+        if not outcomes:
+            return
+        connection.execute(_NOTE, [self._noted(numbers, outcome, now, state) for outcome in outcomes])
+        late: Counter[int] = Counter()
+        for outcome in outcomes:
+            late.update(outcome.lateness or {})
+        add_lateness(connection, self.job.name, late)
+
+    def _noted(self, numbers: Mapping[str, int], outcome: Outcome, now: int, state: str) -> dict[str, Any]:
+        return {
+            "job": self.job.name,
+            "run": self.number,
+            "unit": numbers[outcome.row.unit.key],
+            "lo": outcome.row.range.lo,
+            "hi": outcome.row.range.hi,
+            "reason": outcome.row.reason,
+            "state": state if outcome.error is None else "failed",
+            "row_count": outcome.rows,
+            "took": outcome.took,
+            "error": "" if outcome.error is None else _kept(outcome.error),
+            "at": now,
+        }
+
+
+def _kept(error: str) -> str:
+    return storable(error)[:_LONGEST_ERROR] or "no reason was given"
