@@ -19,7 +19,7 @@ step = @if out=$$($(2) 2>&1); then echo "$(1): ok"; else echo "$(1): failed"; ec
 lock_fits = $(BIN)/uv pip install --offline --dry-run --python $(BIN)/python --group dev -r pyproject.toml 2>&1 \
 	| grep -q "no changes" || { echo "requirements.lock does not fit pyproject.toml; run: make lock"; false; }
 
-.PHONY: help setup demo test test-fast lint format bench docs lock clean
+.PHONY: help setup demo test test-fast lint format bench chaos docs lock clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -50,6 +50,10 @@ format: $(PYTHON_READY) ## Format the code and fix what can be fixed
 
 bench: $(JAVA_READY) ## Measure, and write bench/RESULTS.md
 	@$(BIN)/python bench/run.py
+
+chaos: $(JAVA_READY) ## Kill drivers, tasks and the broker of queries that write exactly once, for five minutes
+	@$(BIN)/python tests/spark/sink_rounds.py --seconds 110
+	@$(BIN)/python tests/spark/sink_rounds.py --seconds 110 --parallel
 
 docs: $(PYTHON_READY) ## Build the documentation in build/docs
 	@$(BIN)/python tools/docs.py

@@ -8,7 +8,9 @@ from hypothesis import HealthCheck, settings
 
 import floodmark.bindings
 import floodmark.control
+import floodmark.delta
 import floodmark.errors
+import floodmark.ingest
 import floodmark.kafka
 import floodmark.progress
 import floodmark.sinks
@@ -19,8 +21,10 @@ ROOMS = (
     floodmark.errors,
     floodmark.control,
     floodmark.kafka,
+    floodmark.delta,
     floodmark.streams,
     floodmark.bindings,
+    floodmark.ingest,
     floodmark.sinks,
 )
 
@@ -32,12 +36,13 @@ pytest_plugins = ["brokers", "homes"]
 
 @pytest.fixture(autouse=True)
 def _names_of_examples(request: pytest.FixtureRequest, doctest_namespace: dict[str, Any]) -> None:
-    """Let an example use all public names; where two rooms have the same one, its own room's counts."""
+    """Let an example use all public names; where two rooms have the same one, its own module's or room's counts."""
     if not isinstance(request.node, pytest.DoctestItem):
         return
-    own = request.node.dtest.name.split(".")[1]
+    doctest_namespace.clear()
+    own, known = request.node.dtest.name.split(".")[1], request.node.dtest.globs
     for room in sorted(ROOMS, key=lambda room: room.__name__.endswith(f".{own}")):
-        doctest_namespace.update({name: getattr(room, name) for name in room.__all__})
+        doctest_namespace.update({name: getattr(room, name) for name in room.__all__ if name not in known})
 
 
 @pytest.fixture(autouse=True)

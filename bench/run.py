@@ -11,7 +11,9 @@ import floodmark
 from bindings import measure_bindings
 from bridge import measure_bridge
 from figures import Figure
+from measure_ingest import measure_ingest
 from measure_kafka import measure_kafka
+from measure_sinks import measure_sinks
 from progress import measure_coalescer, measure_tracker
 from readers import measure_readers
 from service import measure_service
@@ -32,6 +34,8 @@ def main() -> int:
         measure_bindings,
         measure_bridge,
         measure_kafka,
+        measure_sinks,
+        measure_ingest,
     )
     for measure in measured:
         for figure in measure():
@@ -54,8 +58,8 @@ def report(figures: list[Figure]) -> str:
             "# Results",
             "",
             f"Floodmark {floodmark.__version__} on {machine}; {versions}.",
-            "Written by `make bench`. Most figures are the best of several rounds in one run; those of the tracker and "
-            "the coalescer in time of one core, the others by the clock.",
+            "Written by `make bench`. Most figures are the best of several rounds in one run; those of the "
+            "tracker, the coalescer and plans in time of one core, the others by the clock.",
             "",
             "| what | measured | goal |",
             "|---|---|---|",

@@ -14,7 +14,7 @@ from floodmark.kafka import KafkaCluster, KafkaSettings
 from floodmark.testing import KafkaBroker
 
 README = Path(__file__).parents[2] / "README.md"
-_, EXAMPLE, STREAM, TOPICS, GROUP = re.findall(
+_, EXAMPLE, STREAM, TOPICS, SINK, GROUP = re.findall(
     r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL
 )
 
@@ -36,8 +36,12 @@ def test_the_example_waits_for_the_slower_region(
     assert [row["count"] for row in spark.table("counts").collect()] == [2]
 
 
-def test_the_stream_is_counted_per_minute_and_read_by_a_group(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_the_stream_is_counted_per_minute_written_once_and_read_by_a_group(
+    spark: SparkSession,
+    broker: KafkaBroker,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     # The workers of the session that runs already are in another directory.
@@ -48,6 +52,15 @@ def test_the_stream_is_counted_per_minute_and_read_by_a_group(
     query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
     query.awaitTermination(60)
     assert [row["count"] for row in spark.table("per_minute").collect()] == [3, 3]
+    sink = SINK.replace('"shop"', repr(str(tmp_path / "shop"))).replace("localhost:9092", broker.servers)
+    exec(compile(sink.replace("checkpoints", str(tmp_path / "checkpoints")), "README.md", "exec"), names)
+    cluster = KafkaCluster(KafkaSettings.of(broker.url))
+    give_up = time.monotonic() + 60
+    # The first minute, and the end of its transaction; the second one is still open at its end.
+    while cluster.ends("per-minute", [0]) != {0: 2} and time.monotonic() < give_up:
+        time.sleep(0.1)
+    names["query"].stop()  # type: ignore[attr-defined]
+    assert cluster.ends("per-minute", [0]) == {0: 2}
     exec(compile(GROUP, "README.md", "exec"), {})
     said = capsys.readouterr().out.strip()
     assert said == re.search(r"# (6 TimeWindow.*)", GROUP)[1]  # type: ignore[index]

@@ -27,7 +27,9 @@ from floodmark.bindings._history import BindingHistory, Pair
 from floodmark.bindings._holds import Hold
 from floodmark.bindings._minting import FAILPOINTS, Ends, Ticked, Watermarks
 from floodmark.bindings._partition_times import PartitionView, TimeRule, TopicTime
+from floodmark.bindings._places import Place, Stop, before_stop, compare
 from floodmark.bindings._proposals import Proposal, Proposals
+from floodmark.bindings._query_readers import QueryReader, QueryReaders, QueryStops
 from floodmark.bindings._source import BindingSource
 from floodmark.bindings._source_offset import SourceOffset
 from floodmark.bindings._ticks import is_due, next_boundary, next_ts, open_ts, own_clock
@@ -47,14 +49,21 @@ __all__ = [
     "Limits",
     "Pair",
     "PartitionView",
+    "Place",
     "Proposal",
     "Proposals",
+    "QueryReader",
+    "QueryReaders",
+    "QueryStops",
     "SourceOffset",
+    "Stop",
     "Ticked",
     "TimeRule",
     "TopicTime",
     "Watermarks",
+    "before_stop",
     "bound_ranges",
+    "compare",
     "is_due",
     "next_boundary",
     "next_offset",

@@ -84,3 +84,25 @@ TOPIC_TIMES: Final = Table(
 """Of each partition of a topic: the greatest event time that was read, how far it was read, and when it last grew."""
 
 ALL_TABLES: Final = (PAIRS, STEPS, HOLDS, TOPIC_TIMES, SOURCES)
+
+QUERIES: Final = Table(
+    "bound_query",
+    METADATA,
+    Column("query", Text, primary_key=True),
+    Column("names", Text, nullable=False),
+    Column("stops", Text, nullable=False),
+    Column("passed", BigInteger, nullable=False),
+    Column("settles", BigInteger, nullable=False),
+)
+"""A query that writes exactly once, by the name of its sink. `names` are the DataFrames that it is about to read."""
+
+QUERY_READERS: Final = Table(
+    "bound_query_reader",
+    METADATA,
+    Column("incarnation", Text, primary_key=True),
+    Column("query", Text, nullable=False),
+    Column("source", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("first", Text, nullable=False),
+)
+"""Which offsets are of which query, and where they have begun."""

@@ -13,7 +13,9 @@ from typing import Final
 from floodmark._words import did_you_mean
 from floodmark.cli._bindings import add_bindings
 from floodmark.cli._bindings import run as run_bindings
+from floodmark.cli._ingest import add_ingest, run_ingest
 from floodmark.cli._serve import add_serve, run_serve
+from floodmark.cli._sinks import add_sinks, run_sinks
 from floodmark.cli._tokens import add_tokens, run_tokens
 from floodmark.errors import FloodmarkError
 
@@ -49,7 +51,9 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     why.add_argument("--home", metavar="DIR", help="the home (default: $FLOODMARK_HOME, else .floodmark)")
     why.add_argument("--json", action="store_true", help="print one JSON object")
     add_bindings(commands)
+    add_ingest(commands)
     add_serve(commands)
+    add_sinks(commands)
     add_tokens(commands)
     if argv and not argv[0].startswith("-") and argv[0] not in _COMMANDS:
         _refuse_command(parser, argv[0])
@@ -102,6 +106,8 @@ _COMMANDS: Final[dict[str, Callable[[argparse.Namespace, int], None]]] = {
     "version": _version,
     "why": _why,
     **dict.fromkeys(("bindings", "holds", "release"), run_bindings),
+    "ingest": run_ingest,
     "serve": run_serve,
+    "sinks": run_sinks,
     **dict.fromkeys(("token", "tokens"), run_tokens),
 }

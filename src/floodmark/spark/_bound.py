@@ -46,3 +46,7 @@ class Pacing(Protocol):
     @property
     def mark_rows(self) -> bool:
         """Whether a row without data tells where the watermark is."""
+
+    @property
+    def reader(self) -> str | None:
+        """What tells this DataFrame from others, so that a query can be found that reads it."""

@@ -15,7 +15,10 @@ from floodmark.bindings import (
     BindingHistory,
     BoundRange,
     Limits,
+    QueryReaders,
+    QueryStops,
     SourceOffset,
+    before_stop,
     bound_ranges,
     next_offset,
     offset_at,
@@ -55,6 +58,8 @@ class BoundReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[B
         self._hold: QueryHold | None = None
         self._look_at = 0.0
         self._told: tuple[float, object] = (0.0, None)
+        self._stops: QueryStops | None = None
+        self._has_stops: bool | None = None
 
     @abstractmethod
     def _open(self) -> B:
@@ -99,9 +104,12 @@ class BoundReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[B
             bound = self._opened()
             incarnation = uuid4().hex
             start = self._first(bound)
-            if start is None:
-                return SourceOffset(incarnation, None, {}).save()
-            return offset_at(bound.tick(at_once=True), incarnation, start).save()
+            first = SourceOffset(incarnation, None, {})
+            if start is not None:
+                first = offset_at(bound.tick(at_once=True), incarnation, start)
+            if self._settings.reader is not None:
+                self._query_readers().begin(self._settings.reader, bound.source, first)
+            return first.save()
 
         return self._patiently(begin)
 
@@ -125,6 +133,7 @@ class BoundReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[B
             before = SourceOffset.load(start)
             history = self._ticked(bound)
             self._held(bound).take(history, before, time.monotonic())
+            stops = self._stops_of(before)
             after = self._next(bound, history, before, limit)
             if after == before and self._until is not None and not self._has_told_all:
                 self._has_told_all = True
@@ -132,6 +141,8 @@ class BoundReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[B
                 if told is not None and told.upper - 1 > self._until:
                     self._until = told.upper - 1
                     after = self._next(bound, told, before, limit)
+            if stops is not None:
+                after = _within(stops, before, after)
             return start if after == before else after.save()
 
         return self._patiently(find)
@@ -152,6 +163,18 @@ class BoundReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[B
         if self._bound is None:
             self._bound = self._open()
         return self._bound
+
+    def _query_readers(self) -> QueryReaders:
+        return QueryReaders(open_home(self._location).home)
+
+    def _stops_of(self, start: SourceOffset) -> QueryStops | None:
+        """Return where a query that writes exactly once must stop; they are looked up anew until they are passed."""
+        if self._settings.reader is None or self._has_stops is False:
+            return None
+        if self._stops is None or self._stops.left:
+            self._stops = self._query_readers().stops(start.incarnation)
+            self._has_stops = self._stops is not None
+        return self._stops
 
     def _ticked(self, bound: B) -> BindingHistory:
         """Return what is bound by now. Spark asks a hundred times a second; to look for more costs some queries."""
@@ -225,6 +248,16 @@ class BoundReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[B
                     raise
                 time.sleep(pause)
                 pause = min(2 * pause, 2.0)
+
+
+def _within(stops: QueryStops, before: SourceOffset, after: SourceOffset) -> SourceOffset:
+    """Return where a batch ends that must stop, or, where there is nothing to be read, settles."""
+    if stops.left:
+        return before_stop(stops.source, stops.left, before, after)
+    if after == before and stops.settles and before.watermarks and before.step == 0:
+        # Windows come out in the batch after the one that has closed them, and Spark makes none by itself.
+        return replace(before, step=1)
+    return after
 
 
 def parts_of(

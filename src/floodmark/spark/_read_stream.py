@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
+from uuid import uuid4
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -98,6 +99,7 @@ def read_stream(
         "key": time_key,
         **({} if columns is None else {"columns": json.dumps(_needed(columns, column, late))}),
         "marks": "true",
+        "reader": uuid4().hex,
         "settle": str(settle).lower(),
         **_bound("starting", start),
         **_bound("ending", end),

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
+from uuid import uuid4
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -127,6 +128,7 @@ def read_topics(
         "maxAhead": _micros(max_ahead, "max_ahead"),
         "settle": str(settle).lower(),
         "markRows": "true",
+        "reader": uuid4().hex,
         **(options or {}),
     }
     chosen = {name: value for name, value in given.items() if value is not None}

@@ -30,6 +30,7 @@ OPTIONS: Final = {
     "rowsPerTask": "how many rows a task reads, at most",
     "marks": "whether a row without data tells where the watermark is; see read_stream",
     "asOf": "read what was bound at this timestamp; in a batch only",
+    "reader": "what tells this DataFrame from others; read_stream gives it, and write_stream needs it",
 }
 """The options, which Spark gives in small letters, and what each says."""
 
@@ -62,6 +63,7 @@ class ReadSettings:
     rows_per_task: int = ROWS_PER_TASK
     marks: bool = False
     as_of: str | None = None
+    reader: str | None = None
 
     @property
     def mark_rows(self) -> bool:
@@ -118,6 +120,7 @@ class ReadSettings:
             rows_per_task=count_of(given, "rowsPerTask") or ROWS_PER_TASK,
             marks=truth_of(given, "marks"),
             as_of=given.get("asOf"),
+            reader=given.get("reader"),
         )
 
 

@@ -47,6 +47,7 @@ OPTIONS: Final = {
     "rowsPerTask": "how many rows a task reads, at most",
     "patience": "for how long brokers that do not answer are waited for",
     "markRows": "whether a row without data tells where the watermark is; see read_topics",
+    "reader": "what tells this DataFrame from others; read_topics gives it, and write_stream needs it",
 }
 """The options, which Spark gives in small letters, and what each says."""
 
@@ -92,6 +93,7 @@ class TopicSettings:
     rows_per_task: int = ROWS_PER_TASK
     patience: int = 30_000_000
     mark_rows: bool = False
+    reader: str | None = None
 
     @property
     def rule(self) -> TimeRule:
@@ -162,6 +164,7 @@ class TopicSettings:
             rows_per_task=count_of(given, "rowsPerTask") or ROWS_PER_TASK,
             patience=micros_of(given.get("patience", "30 seconds"), "patience"),
             mark_rows=truth_of(given, "markRows"),
+            reader=given.get("reader"),
         )
 
 

@@ -1,0 +1,134 @@
+"""The speed of sinks that write exactly once, next to Spark's own Kafka sink, which may repeat rows."""
+
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+import floodmark as fm
+from figures import Figure
+from floodmark.kafka import KafkaCluster, KafkaSettings
+from floodmark.streams import connect
+from floodmark.testing import KafkaBroker
+from floodmark.testing._kafka_files import fetched
+from measure_kafka import CONNECTOR
+
+ROWS = 2_000_000
+PIECE = 100_000
+PARTITIONS = 4
+ROUNDS = 3
+
+Way = Callable[[SparkSession, Path, str, str], float]
+
+
+def measure_sinks() -> Iterator[Figure]:
+    """Yield rows a second into a topic, and the memory that one large timestamp takes."""
+    jars = sorted(map(str, fetched("spark-kafka", CONNECTOR, with_dependencies=False).glob("*.jar")))
+    spark = fm.session("floodmark-bench-sinks", conf={"spark.driver.memory": "3g", "spark.jars": ",".join(jars)})
+    try:
+        with tempfile.TemporaryDirectory() as place, KafkaBroker() as broker:
+            _fill(Path(place))
+            names = ("spark", "atomic", "parallel")
+            ways: tuple[Way, ...] = (_sparks, _atomic, _parallel)
+            best = dict.fromkeys(names, 0.0)
+            most = 0.0
+            for number in range(ROUNDS + 1):
+                for name, way in zip(names, ways, strict=True):
+                    with _Memory() as memory:
+                        speed = way(spark, Path(place), broker.servers, f"{name}-{number}")
+                    if number:
+                        # The first round is for the compilers.
+                        best[name] = max(best[name], speed)
+                    if name == "atomic":
+                        most = max(most, memory.grown)
+        yield Figure("Spark's own Kafka sink, 100 bytes to 4 partitions", best["spark"] / 1e3, "k rows/s")
+        for name, goal in (("atomic", 0.6), ("parallel", 1.1)):
+            yield Figure(f"write_stream to Kafka, {name}, the same rows", best[name] / 1e3, "k rows/s")
+            yield Figure(f"write_stream, {name}, to Spark's own", best[name] / best["spark"], "x", at_least=goal)
+        yield Figure("atomic, one timestamp of 2 M rows: driver above idle", most / 2**20, "MB", at_most=512)
+    finally:
+        spark.stop()
+
+
+def _fill(place: Path) -> None:
+    number = np.arange(PIECE)
+    value = pa.array([b"%0100d" % one for one in number])
+    table = pa.table({"key": pa.array(number).cast(pa.string()).cast(pa.binary()), "value": value})
+    with connect(place / "home", controller=False) as home:
+        stream = home.create_stream("rows", "key BINARY, value BINARY, at TIMESTAMP", segments=2, time_columns="at")
+        with stream.writer("w") as writer:
+            at = pa.array(np.zeros(PIECE, np.int64), pa.timestamp("us", "UTC"))
+            for _ in range(ROWS // PIECE):
+                writer.write_batch(table.append_column("at", at))
+
+
+def _rows(spark: SparkSession, place: Path) -> DataFrame:
+    return fm.read_stream(spark, "rows", home=place / "home", columns=["key", "value"]).select("key", "value")
+
+
+def _sparks(spark: SparkSession, place: Path, servers: str, topic: str) -> float:
+    KafkaCluster(KafkaSettings.of(servers)).create_topic(topic, PARTITIONS, {})
+    writer = _rows(spark, place).writeStream.format("kafka").option("kafka.bootstrap.servers", servers)
+    started = writer.option("topic", topic).option("checkpointLocation", str(place / topic))
+    return _speed(started.trigger(availableNow=True).start())
+
+
+def _atomic(spark: SparkSession, place: Path, servers: str, topic: str, parallel: int | None = None) -> float:
+    query = fm.write_stream(
+        _rows(spark, place),
+        to=f"kafka://{servers}/{topic}",
+        name=topic,
+        checkpoint=place / topic,
+        home=place / "home",
+        trigger={"availableNow": True},
+        partitions=PARTITIONS,
+        parallel=parallel,
+    )
+    return _speed(query)
+
+
+def _parallel(spark: SparkSession, place: Path, servers: str, topic: str) -> float:
+    return _atomic(spark, place, servers, topic, parallel=2)
+
+
+def _speed(query: object) -> float:
+    query.awaitTermination()  # type: ignore[attr-defined]
+    batches = query.recentProgress  # type: ignore[attr-defined]
+    took = sum(batch["durationMs"].get("addBatch", 0) for batch in batches) / 1e3
+    return ROWS / float(took)
+
+
+class _Memory:
+    """How much more memory this process takes in between, at most."""
+
+    def __enter__(self) -> "_Memory":
+        self._before, self.grown = _resident(), 0.0
+        self._over = threading.Event()
+        self._watch = threading.Thread(target=self._look)
+        self._watch.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._watch.join()
+
+    def _look(self) -> None:
+        while not self._over.wait(0.02):
+            self.grown = max(self.grown, _resident() - self._before)
+
+
+def _resident() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return float(pages * 4096)
+
+
+if __name__ == "__main__":
+    began = time.time()
+    for figure in measure_sinks():
+        print(figure.line(), flush=True)
+    print(f"{time.time() - began:.0f} s")

@@ -1,0 +1,32 @@
+"""Sinks as a person reads them."""
+
+from collections.abc import Sequence
+
+from floodmark.cli._show import _cell, _console, _table
+from floodmark.cli._times import as_age, as_utc
+from floodmark.sinks import SinkInfo
+
+_NOTHING = "-"
+
+
+def show_sinks(sinks: Sequence[SinkInfo], now: int) -> None:
+    """Print which sinks there are, and how far they have written."""
+    console = _console()
+    if not sinks:
+        console.print("No query has written exactly once yet.", soft_wrap=True)
+        return
+    table = _table("sink", "target", "mode", "rows", "written up to (UTC)", "last time told (UTC)", "last written")
+    for sink in sinks:
+        progress = sink.progress
+        ends = [] if progress is None else [end.ts for end in progress.ends.values() if end.ts is not None]
+        marks = [] if progress is None else [mark.time for mark in progress.marks.values()]
+        table.add_row(
+            _cell(sink.name),
+            _cell(sink.target),
+            _cell(sink.mode),
+            str(0 if progress is None else progress.total),
+            as_utc(min(ends)).removesuffix(" UTC") if ends else _NOTHING,
+            as_utc(min(marks)).removesuffix(" UTC") if marks else _NOTHING,
+            _NOTHING if progress is None else as_age(sink.updated_at, now),
+        )
+    console.print(table)

@@ -1,0 +1,196 @@
+"""Batches of a query into a topic of Kafka: through the driver in one transaction, or by the tasks in several."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from floodmark.bindings import Bindings, Limits, Place, Stop, next_offset
+from floodmark.bindings._places import load_place, save_place
+from floodmark.control import Home
+from floodmark.kafka import KafkaSettings
+from floodmark.sinks import (
+    Batch,
+    GroupedSink,
+    GroupedTarget,
+    GroupLayout,
+    GroupResult,
+    GroupWriter,
+    KafkaTarget,
+    Outcome,
+    OutRow,
+    Progress,
+    Sink,
+    Start,
+    Step,
+    TargetOptions,
+    Write,
+    WriteFrom,
+)
+from floodmark.sinks._failpoints import Failpoint, go_on
+from floodmark.sinks._gate import Cut, misaligned
+from floodmark.spark._packed_rows import packed, rows_of, unpacked
+from floodmark.spark._sink_batches import known_times, newest_ts, rows_after
+from floodmark.spark._sink_rows import RowForm
+
+FUNCTION: Final = "spark-murmur3"
+"""How tasks choose partitions: by Spark's own hash of the key, or of the value where there is none."""
+_ROWS: Final = 20_000
+_RESULT: Final = "of_group INT, ends STRING, written BIGINT, total BIGINT"
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSpec:
+    """Which topic is written, and how."""
+
+    settings: KafkaSettings
+    topic: str
+    sink: str
+    options: TargetOptions
+    form: RowForm
+    groups: int | None = None
+    """How many tasks write at a time; None for the driver alone."""
+    failpoint: Failpoint = go_on
+
+    def open(self, home: Home) -> "AtomicWriter | ParallelWriter":
+        """Return the writer."""
+        return AtomicWriter(home, self) if self.groups is None else ParallelWriter(home, self, self.groups)
+
+
+class AtomicWriter:
+    """Brings all rows to the driver, which writes a batch in one transaction."""
+
+    def __init__(self, home: Home, spec: KafkaSpec) -> None:
+        """Write as the spec says; nothing is asked of Kafka before `start`."""
+        self._spec = spec
+        self._bindings = Bindings(home)
+        target = KafkaTarget(spec.settings, spec.topic, spec.sink, spec.options, failpoint=spec.failpoint)
+        self._sink = Sink(home, target, failpoint=spec.failpoint)
+
+    @property
+    def progress(self) -> Progress | None:
+        """What was written."""
+        return self._sink.progress
+
+    def start(self, query_id: str | None) -> Start:
+        """Fence whoever wrote before, read what was written, and decide."""
+        return self._sink.start()
+
+    def cuts(self, starts: Place | None, *, is_stateful: bool) -> tuple[Stop, ...]:
+        """Return where the batches of a query that goes on from `starts`, or begins, must end."""
+        return self._sink.cuts(starts, is_stateful=is_stateful)
+
+    def write(self, df: DataFrame, batch: Batch, watermarks: Mapping[str, int]) -> Outcome:
+        """Write a batch unless it was written."""
+        split = self._split(batch)
+        rows = partial(self._rows, df, batch, ordered=split is not None)
+        return self._sink.write(batch, rows, watermarks=watermarks, split=split)
+
+    def close(self) -> None:
+        """Let go."""
+        self._sink.close()
+
+    def _rows(
+        self, df: DataFrame, batch: Batch, decision: Write | WriteFrom, *, ordered: bool
+    ) -> Iterator[Sequence[OutRow]]:
+        spec = self._spec
+        after = rows_after(decision, batch, spec.form, self._bindings)
+        told = known_times(spec.form, batch, self.progress)
+        records = spec.form.records(df, newest_ts(batch), after=after, ordered=ordered, told=told)
+        return unpacked(packed(records).toLocalIterator(prefetchPartitions=True))
+
+    def _split(self, batch: Batch) -> Callable[[int], Step] | None:
+        """Return at which place a timestamp ends, if transactions may end there."""
+        options, form = self._spec.options, self._spec.form
+        if (options.max_rows is None and options.max_bytes is None) or batch.is_stateful or not form.has_ts:
+            return None
+        if len(batch.starts) != 1:
+            return None
+        ((source, start),) = batch.starts.items()
+        history = self._bindings.history(source)
+
+        def split(ts: int) -> Step:
+            end = next_offset(history, start, Limits(until=ts))
+            return Step({source: end}, {key: end.watermarks[key] for key, _ in form.times if key in end.watermarks})
+
+        return split
+
+
+class ParallelWriter:
+    """Lets tasks write, each a group of partitions, and closes a batch when all have."""
+
+    def __init__(self, home: Home, spec: KafkaSpec, groups: int) -> None:
+        """Write as the spec says; nothing is asked of Kafka before `start`."""
+        self._spec = spec
+        layout = GroupLayout(max(spec.options.partitions, groups), groups, FUNCTION)
+        target = GroupedTarget(spec.settings, spec.topic, spec.sink, layout, spec.options, failpoint=spec.failpoint)
+        self._layout = layout
+        self._sink = GroupedSink(home, target, failpoint=spec.failpoint)
+
+    @property
+    def progress(self) -> Progress | None:
+        """What all groups have written."""
+        return self._sink.progress
+
+    def start(self, query_id: str | None) -> Start:
+        """Fence the driver and all groups, read what was written, and decide."""
+        return self._sink.start(query_id)
+
+    def cuts(self, starts: Place | None, *, is_stateful: bool) -> tuple[Stop, ...]:
+        """Return where the batches of a query that goes on from `starts`, or begins, must end."""
+        return self._sink.cuts(starts, is_stateful=is_stateful)
+
+    def write(self, df: DataFrame, batch: Batch, watermarks: Mapping[str, int]) -> Outcome:
+        """Write a batch unless it was written."""
+        return self._sink.write(batch, partial(self._run, df, batch), watermarks=watermarks)
+
+    def close(self) -> None:
+        """Let go."""
+        self._sink.close()
+
+    def _run(self, df: DataFrame, batch: Batch, writers: Sequence[GroupWriter]) -> list[GroupResult]:
+        spec, layout = self._spec, writers[0].base.layout
+        assert layout is not None
+        told = known_times(spec.form, batch, self.progress)
+        # All that could be refused is, before the rows come to their groups.
+        records = spec.form.records(df, newest_ts(batch), told=told)
+        partition = F.pmod(F.hash(F.coalesce("key", "value")), F.lit(layout.partitions))
+        placed = records.withColumn("partition", partition)
+        grouped = placed.repartitionById(layout.groups, F.pmod("partition", F.lit(layout.groups)))
+        write = partial(_write_group, list(writers), batch, spec.form, spec.failpoint)
+        found = grouped.mapInArrow(write, _RESULT).collect()
+        return [GroupResult(row.of_group, load_place(json.loads(row.ends)), row.written, row.total) for row in found]
+
+
+def _write_group(
+    writers: Sequence[GroupWriter],
+    batch: Batch,
+    form: RowForm,
+    failpoint: Failpoint,
+    records: Iterable[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    """As a task, write the rows of the group that it has been given, also if there are none."""
+    context = TaskContext.get()
+    assert context is not None
+    writer = writers[context.partitionId()]
+
+    def rows(decision: Write | WriteFrom) -> Iterator[Sequence[OutRow]]:
+        if isinstance(decision, WriteFrom):
+            raise misaligned(Cut((Stop(decision.after, in_one=False),)), batch)
+        for part in records:
+            for first in range(0, part.num_rows, _ROWS):
+                piece = part.slice(first, _ROWS)
+                yield rows_of(piece, piece["partition"].to_pylist())
+
+    done = writer.write(rows, batch, failpoint=failpoint)
+    ends = json.dumps(save_place(done.ends))
+    columns = (("of_group", pa.int32(), done.group), ("ends", pa.string(), ends))
+    counts = (("written", pa.int64(), done.rows), ("total", pa.int64(), done.total))
+    arrays = {name: pa.array([value], kind) for name, kind, value in (*columns, *counts)}
+    yield pa.RecordBatch.from_pydict(arrays)

@@ -1,0 +1,44 @@
+"""Records on their way from tasks to the driver: many in one cell, since a row at a time is slow."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from floodmark.sinks import OutRow
+
+_CELL: Final = "records BINARY"
+_ROWS: Final = 20_000
+
+
+def packed(records: DataFrame) -> DataFrame:
+    """Return records in cells, in their order."""
+    return records.mapInArrow(_pack, _CELL)
+
+
+def unpacked(cells: Iterable[Any]) -> Iterator[list[OutRow]]:
+    """Return the records of cells, piece by piece."""
+    for (cell,) in cells:
+        with pa.ipc.open_stream(cell) as reader:
+            for batch in reader:
+                yield rows_of(batch)
+
+
+def rows_of(batch: pa.RecordBatch, partitions: Sequence[int] | None = None) -> list[OutRow]:
+    """Return records as rows to be written, perhaps to given partitions."""
+    none = [None] * batch.num_rows
+    headers: Sequence[Any] = none
+    if "headers" in batch.schema.names:
+        headers = [found and [(one["key"], one["value"]) for one in found] for found in batch["headers"].to_pylist()]
+    key, value, ts = (batch[name].to_pylist() for name in ("key", "value", "ts"))
+    return list(zip(key, value, ts, partitions or none, headers, strict=True))
+
+
+def _pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for first in range(0, batch.num_rows, _ROWS):
+            stream = pa.BufferOutputStream()
+            with pa.ipc.new_stream(stream, batch.schema) as writer:
+                writer.write_batch(batch.slice(first, _ROWS))
+            yield pa.RecordBatch.from_arrays([pa.array([stream.getvalue().to_pybytes()], pa.binary())], ["records"])

@@ -1,0 +1,87 @@
+"""Claims about places, stops, and how a query and its readers find each other."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from floodmark.bindings import QueryReaders, SourceOffset, Stop, before_stop
+from floodmark.control import Home
+
+
+def at(end: int, *, ts: int = 1, step: int = 0, of: str = "q") -> SourceOffset:
+    return SourceOffset(of, ts, {0: end}, {"at": ts}, step)
+
+
+Q, R = Stop({"s": at(5, of="old")}, in_one=False), Stop({"s": at(9, of="old")}, in_one=True)
+
+BATCHES = [
+    ("no stop is left", (), 0, 20, 20),
+    ("it ends before the stop", (Q, R), 0, 3, 3),
+    ("it would pass the stop", (Q, R), 3, 7, 5),
+    ("it would end at the stop", (Q, R), 3, 5, 5),
+    ("it waits at the stop", (Q, R), 5, 7, 5),
+    ("one batch goes to the next stop", (R,), 5, 6, 9),
+    ("also if there is nothing more to be read", (R,), 5, 5, 9),
+    ("another source has the stop", (Stop({"t": at(5)}, in_one=False),), 0, 20, 20),
+]
+
+
+@pytest.mark.parametrize(("stops", "start", "wanted", "end"), [row[1:] for row in BATCHES], ids=[r[0] for r in BATCHES])
+def test_where_a_batch_ends(stops: tuple[Stop, ...], start: int, wanted: int, end: int) -> None:
+    found = before_stop("s", stops, at(start), at(wanted))
+    assert (found.cut[0], found.incarnation) == (end, "q")
+
+
+def test_a_stop_at_an_empty_step_is_reached_by_an_empty_step() -> None:
+    stop = Stop({"s": at(5, step=1, of="old")}, in_one=False)
+    assert before_stop("s", (stop,), at(5), at(5)) == at(5, step=1)
+    assert before_stop("s", (stop,), at(5), at(8, ts=2)) == at(5, step=1)
+    assert before_stop("s", (stop,), at(5, step=1), at(8, ts=2)) == at(5, step=1)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Home]:
+    with Home.open(tmp_path) as opened:
+        yield opened
+
+
+def test_a_reader_is_told_the_stops_until_they_are_passed(home: Home) -> None:
+    readers = QueryReaders(home)
+    readers.expect("out", ["frame"], [Q, R], settles=True)
+    readers.begin("frame", "s", at(0))
+    told = readers.stops("q")
+    assert told is not None
+    assert (told.source, told.left, told.settles) == ("s", (Q, R), True)
+    readers.passed("out", 1)
+    again = readers.stops("q")
+    assert again is not None
+    assert again.left == (R,)
+    found = readers.find("q")
+    assert found is not None
+    assert (found.query, found.source, found.first) == ("out", "s", at(0))
+
+
+def test_a_reader_for_which_nobody_waits_is_of_no_query(home: Home) -> None:
+    readers = QueryReaders(home)
+    readers.begin("frame", "s", at(0))
+    assert readers.find("q") is None
+    readers.expect("out", ["frame"], [], settles=False)
+    readers.begun("out")
+    readers.begin("frame", "s", at(0, of="other"))
+    assert readers.stops("other") is None
+
+
+def test_a_query_that_starts_again_gets_other_stops(home: Home) -> None:
+    readers = QueryReaders(home)
+    readers.expect("out", ["frame"], [Q, R], settles=True)
+    readers.begin("frame", "s", at(0))
+    readers.passed("out", 2)
+    readers.expect("out", [], [R], settles=True)
+    told = readers.stops("q")
+    assert told is not None
+    assert told.left == (R,)
+    assert readers.names("out") == {"frame"}
+    readers.forget("out")
+    assert readers.stops("q") is None
+    assert readers.names("out") == set()
