@@ -1,10 +1,11 @@
 """Floodmark: event-time progress that PySpark pipelines can trust.
 
 The rooms: `floodmark.progress` holds the pure rules, `floodmark.streams` has streams whose writers note time,
-`floodmark.kafka` knows topics, records and values, `floodmark.bindings` gives every offset of a source a timestamp that
-stays, `floodmark.sinks` writes once, `floodmark.spark` brings them to Spark, `floodmark.testing` helps to test what is
-built on them, `floodmark.errors` is the one tree of errors. What touches Spark, and `connect`, can also be called from
-here (`import floodmark as fm; fm.session()`), and is loaded when it is first used.
+`floodmark.kafka` knows topics, records and values, `floodmark.delta` commits to tables, `floodmark.bindings` gives
+every offset of a source a timestamp that stays, `floodmark.sinks` writes once, `floodmark.spark` brings them to Spark,
+`floodmark.testing` helps to test what is built on them, `floodmark.errors` is the one tree of errors. What touches
+Spark, and `connect`, can also be called from here (`import floodmark as fm; fm.session()`), and is loaded when it is
+first used.
 """
 
 from importlib import import_module
@@ -15,11 +16,13 @@ if TYPE_CHECKING:
         follow_marks,
         late,
         read_bindings,
+        read_closed,
         read_stream,
         read_topics,
         session,
         window,
         with_watermark,
+        write_stream,
     )
     from floodmark.streams import connect
 
@@ -29,11 +32,13 @@ __all__ = [
     "follow_marks",
     "late",
     "read_bindings",
+    "read_closed",
     "read_stream",
     "read_topics",
     "session",
     "window",
     "with_watermark",
+    "write_stream",
 ]
 
 __version__: str

@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
 
-from floodmark.bindings import SourceOffset
+from floodmark.bindings import Place, SourceOffset, Stop
 from floodmark.errors import FloodmarkError
 from floodmark.sinks._gate import (
     Batch,
     Cut,
     Drop,
-    Stop,
     Write,
     WriteFrom,
     cuts,
@@ -24,7 +23,7 @@ from floodmark.sinks._gate import (
     misaligned,
     next_progress,
 )
-from floodmark.sinks._order import Place, is_at_most, is_same
+from floodmark.sinks._order import is_at_most, is_same
 from floodmark.sinks._progress import Progress
 
 WIDTH = 10

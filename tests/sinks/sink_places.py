@@ -1,8 +1,7 @@
 """Offsets and progress in few words, for the tests of sinks."""
 
-from floodmark.bindings import SourceOffset
+from floodmark.bindings import Place, SourceOffset
 from floodmark.sinks._gate import Batch
-from floodmark.sinks._order import Place
 from floodmark.sinks._progress import Progress
 
 Spot = tuple[int | None, int]

@@ -3,7 +3,7 @@
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -248,12 +248,13 @@ def test_a_producer_that_is_fenced_says_so_whatever_is_asked_of_it(topics: Topic
 
     with pytest.raises(SinkFenced):
         go_on()
-    for ask in (
+    refused: list[Callable[[], Any]] = [
         lambda: older.send(topics.topic, rows(5, 10, 1)[0]),
         lambda: older.put(topics.topic, b"v", b"k", 0),
         older.commit,
         older.abort,
-    ):
+    ]
+    for ask in refused:
         with pytest.raises(SinkFenced):
             ask()
 

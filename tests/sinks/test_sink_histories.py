@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from floodmark.sinks._gate import Batch, Stop
-from floodmark.sinks._order import Place, is_at_most
+from floodmark.bindings import Place, Stop
+from floodmark.sinks._gate import Batch
+from floodmark.sinks._order import is_at_most
 from sink_histories import Floodmarks, Gate, Query, Row
 
 Output = list[tuple[Hashable, Row | None]]

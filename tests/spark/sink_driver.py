@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import floodmark as fm
-from floodmark.spark import _sink_targets
+from floodmark.spark import _write_stream
 from sink_shop import frame
 from spark_feed import SHORT_LIVED
 
@@ -33,16 +33,14 @@ def dies_at(place: str, times: int) -> Callable[[str], None]:
 
 def main(settings: dict[str, Any]) -> None:
     """Run the queries until they have read everything, unless one dies."""
-    spec_of = _sink_targets.spec_of
+    spec_of: Any = vars(_write_stream)["spec_of"]
     place, kind, times = settings.get("kill") or ("", "", 0)
 
     def with_failpoint(to: str, sink: str, *more: Any) -> Any:
         spec = spec_of(to, sink, *more)
         return dataclasses.replace(spec, failpoint=dies_at(place, times)) if sink == kind else spec
 
-    from floodmark.spark import _write_stream
-
-    _write_stream.spec_of = with_failpoint  # type: ignore[assignment]
+    vars(_write_stream)["spec_of"] = with_failpoint
     home, checkpoints = Path(settings["home"]), Path(settings["checkpoints"])
     spark = fm.session("floodmark-sinks", conf=SHORT_LIVED)
     queries = [

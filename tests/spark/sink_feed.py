@@ -78,7 +78,7 @@ class SinkFeed(StreamFeed):
     def marks(self) -> list[int]:
         """Return the times that were told, in seconds."""
         found = self.records(f"{self.topic}.marks")
-        return [(MarkRecord.load(record.value()).lower - BASE) // SECOND for record in found]
+        return [((MarkRecord.load(record.value()).lower or 0) - BASE) // SECOND for record in found]
 
     def progress(self) -> list[Progress]:
         """Return what was recorded."""
@@ -96,7 +96,7 @@ class SinkFeed(StreamFeed):
 
 def fail_at(monkeypatch: pytest.MonkeyPatch, place: str, times: int = 1) -> None:
     """Let sinks that are started from now on fail when they come to a place for the nth time."""
-    spec_of = _write_stream.spec_of
+    spec_of: Any = vars(_write_stream)["spec_of"]
     left = [times]
 
     def check(reached: str) -> None:

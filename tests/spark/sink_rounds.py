@@ -44,16 +44,17 @@ class Rounds:
             "kinds": self.kinds,
             **settings,
         }
+        places = [str(DRIVER.parent), os.environ.get("PYTHONPATH", "")]
         # A file, since nobody reads a pipe while the driver runs.
-        log = (self.directory / "driver.log").open("w")
-        return subprocess.Popen(
-            [sys.executable, str(DRIVER), json.dumps(given)],
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join([str(DRIVER.parent), os.environ.get("PYTHONPATH", "")])},
-        )
+        with (self.directory / "driver.log").open("w") as log:
+            return subprocess.Popen(
+                [sys.executable, str(DRIVER), json.dumps(given)],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(places)},
+            )
 
     def run(self, seconds: float = 150, **settings: Any) -> int:
         """Run a driver to its end, and whatever it has started, and return how it ended."""

@@ -236,7 +236,7 @@ def test_an_older_version_a_missing_topic_and_a_missing_home_are_refused(sink: S
         other.run(other.read(), version=2)
     other.run(other.read(), version=2, on_missing_bindings="nonce")
     other.close()
-    sink.cluster.delete_topic(sink.topic)
+    sink.cluster.delete_topics([sink.topic])
     with pytest.raises(SinkTopicMissing, match="is gone"):
         sink.run(sink.read(), version=2)
 

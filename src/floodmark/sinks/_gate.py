@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from floodmark.bindings import SourceOffset
+from floodmark.bindings import Place, SourceOffset, Stop
 from floodmark.errors import (
     SinkBatchInvalid,
     SinkBatchMisaligned,
@@ -19,7 +19,7 @@ from floodmark.errors import (
     SinkSourcesChanged,
     SinkStateUnknown,
 )
-from floodmark.sinks._order import Place, is_at_most, is_same, order_in
+from floodmark.sinks._order import is_at_most, is_same, order_in
 from floodmark.sinks._progress import Progress
 
 _ANEW: Final = "Start the query with a new checkpoint, from the beginning; its source ends batches where it must."
@@ -63,15 +63,6 @@ class WriteFrom:
     """Rows behind `after` are to be written; the others were."""
 
     after: Place
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """A place at which a batch must end, in all sources at once: one that is there first waits for the others."""
-
-    place: Place
-    in_one: bool
-    """Whether one batch goes there from the stop before, however large it is; else it may take any number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,15 +118,16 @@ def cuts(progress: Progress | None, starts: Place | None, *, is_stateful: bool) 
     >>> [(stop.place["orders"].ts, stop.in_one) for stop in cuts(progress, at(1, 5), is_stateful=True)]
     [(2, True)]
     """
-    if progress is None or not is_stateful:
+    if progress is None:
         return ()
-    both: tuple[Stop, ...] = (Stop(progress.starts, in_one=False), Stop(progress.ends, in_one=True))
-    if is_same(progress.starts, progress.ends):
-        both = both[:1]
+    stops: tuple[Stop, ...] = (Stop(progress.starts, in_one=False), Stop(progress.ends, in_one=True))
+    if not is_stateful or is_same(progress.starts, progress.ends):
+        # Rows without state only must be told from those that come after.
+        stops = (Stop(progress.ends, in_one=False),)
     if starts is None:
         # Before the first row nothing ends.
-        return tuple(stop for stop in both if any(offset.ts is not None for offset in stop.place.values()))
-    return tuple(stop for stop in both if not is_at_most(stop.place, starts))
+        return tuple(stop for stop in stops if any(offset.ts is not None for offset in stop.place.values()))
+    return tuple(stop for stop in stops if not is_at_most(stop.place, starts))
 
 
 def next_progress(progress: Progress, batch: Batch, decision: Write | WriteFrom | Drop) -> Progress:

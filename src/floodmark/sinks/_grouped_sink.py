@@ -2,12 +2,11 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from floodmark.bindings import Bindings
+from floodmark.bindings import Bindings, Place, Stop
 from floodmark.control import Home
 from floodmark.sinks._failpoints import HOLD_ADVANCED, Failpoint, go_on
-from floodmark.sinks._gate import Batch, Cut, Drop, Stop, decide, misaligned
+from floodmark.sinks._gate import Batch, Cut, Drop, decide, misaligned
 from floodmark.sinks._kafka_groups import GroupedTarget, GroupResult, GroupWriter
-from floodmark.sinks._order import Place
 from floodmark.sinks._progress import Progress
 from floodmark.sinks._sink import Outcome
 from floodmark.sinks._sinks import Sinks

@@ -8,13 +8,14 @@ appear group by group.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from floodmark.bindings import Place, Stop
 from floodmark.errors import SinkBatchInvalid, SinkGroupsUnequal, SinkTopicUnfit
 from floodmark.kafka import KafkaSettings
 from floodmark.sinks._failpoints import Failpoint, go_on
-from floodmark.sinks._gate import Batch, Cut, Drop, Stop, Write, WriteFrom, cuts, decide, misaligned
+from floodmark.sinks._gate import Batch, Cut, Drop, Write, WriteFrom, cuts, decide, misaligned
 from floodmark.sinks._kafka_target import KafkaTarget
-from floodmark.sinks._order import Place, is_at_most
-from floodmark.sinks._producer import OutRow
+from floodmark.sinks._order import is_at_most
+from floodmark.sinks._out_rows import OutRow
 from floodmark.sinks._progress import GroupLayout, Progress
 from floodmark.sinks._row_groups import GroupsStart, check_layout, decide_groups, group_name, group_of
 from floodmark.sinks._startup import Bounds, Resume, Start
@@ -150,10 +151,8 @@ class GroupedTarget:
     def cuts(self, starts: Place | None, *, is_stateful: bool) -> tuple[Stop, ...]:
         """Return where the batches of a query that goes on from `starts`, or begins, must end."""
         own = cuts(self.progress, starts, is_stateful=is_stateful)
-        if self._start is None or not self._start.stops or not is_stateful:
-            return own
-        *_, last = self._start.stops
-        return (*own, last)
+        # The first of those that the groups have is where all of them are, which is among the others.
+        return own if self._start is None else (*own, *self._start.stops[1:])
 
     def writers(self, batch: Batch) -> list[GroupWriter]:
         """Return a writer for each group, or none if all of them have written the batch.

@@ -30,8 +30,9 @@ from floodmark.sinks._failpoints import (
     go_on,
 )
 from floodmark.sinks._gate import Batch, Drop, Write, WriteFrom, next_progress
-from floodmark.sinks._pieces import Sent, pieces
-from floodmark.sinks._producer import OutRow, SinkProducer, fenced_off, timed_out, transactional_id
+from floodmark.sinks._out_rows import OutRow
+from floodmark.sinks._pieces import Sent, pieces, size_of
+from floodmark.sinks._producer import SinkProducer, fenced_off, timed_out, transactional_id
 from floodmark.sinks._progress import GroupLayout, Progress, SinkMark, check_sink_name
 from floodmark.sinks._progress_topic import ProgressTopic
 from floodmark.sinks._startup import (
@@ -210,8 +211,10 @@ class KafkaTarget:
         for piece, step in pieces(rows, split, options, done):
             if not producer.is_open:
                 producer.begin()
-            done.bytes += producer.send(self.topic, piece)
+            producer.send(self.topic, piece, stamp=options.stamp)
             done.rows += len(piece)
+            if options.max_bytes is not None:
+                done.bytes += size_of(piece)
             self._failpoint(SOME_ROWS_SENT)
             self._check_time(producer, done)
             if step is not None:

@@ -1,36 +1,7 @@
-"""The order of offsets: first by timestamp, then by how far inside it was read."""
+"""The order of places: they come before one another in every source, or not at all."""
 
-from collections.abc import Mapping
-
-from floodmark.bindings import SourceOffset
+from floodmark.bindings import Place, SourceOffset, compare
 from floodmark.errors import SinkBatchInvalid
-
-Place = Mapping[str, SourceOffset]
-"""Where a query is, in all of its sources: {source: offset}."""
-
-
-def compare(one: SourceOffset, other: SourceOffset) -> int | None:
-    """Return -1, 0 or 1 if `one` lies before, at or behind `other`, and None if neither can be said.
-
-    A partition that is not named was not read. Empty steps at one place count. Of which query an offset is does not.
-
-    >>> inside, whole = SourceOffset("q", 2, {0: 7}), SourceOffset("q", 2, {0: 9})
-    >>> compare(inside, whole), compare(whole, SourceOffset("r", 2, {0: 9})), compare(whole, inside)
-    (-1, 0, 1)
-    >>> compare(SourceOffset("q", 2, {0: 7, 1: 1}), SourceOffset("q", 2, {0: 5, 1: 3})) is None
-    True
-    """
-    partitions = one.cut.keys() | other.cut.keys()
-    behind = any(one.cut.get(partition, 0) < other.cut.get(partition, 0) for partition in partitions)
-    ahead = any(one.cut.get(partition, 0) > other.cut.get(partition, 0) for partition in partitions)
-    if behind and ahead:
-        return None
-    by_rows = ahead - behind
-    # Time goes on also where no row comes; but whoever is later has not read less.
-    by_ts = _sign(_number(one.ts), _number(other.ts))
-    if by_ts:
-        return by_ts if by_rows in (0, by_ts) else None
-    return by_rows or _sign(one.step, other.step)
 
 
 def is_at_most(one: Place, other: Place) -> bool:
@@ -64,11 +35,3 @@ def order_in(source: str, one: SourceOffset, other: SourceOffset) -> int:
 
 def _shown(offset: SourceOffset) -> str:
     return f"{offset.ts} {dict(sorted(offset.cut.items()))}"
-
-
-def _number(ts: int | None) -> float | int:
-    return float("-inf") if ts is None else ts
-
-
-def _sign(one: float, other: float) -> int:
-    return (one > other) - (one < other)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from floodmark.errors import SinkBatchInvalid
-from floodmark.sinks._producer import OutRow
+from floodmark.sinks._out_rows import OutRow
 from floodmark.sinks._target_options import Step, TargetOptions
 
 
@@ -42,12 +42,22 @@ def pieces(
                 last=last,
             )
         if held is not None:
-            size = done.bytes + sum(len(row[0] or b"") + len(row[1] or b"") for row in held)
-            is_full = done.rows + len(held) >= (options.max_rows or 2**62) or size >= (options.max_bytes or 2**62)
+            is_full = done.rows + len(held) >= (options.max_rows or 2**62)
+            if options.max_bytes is not None and not is_full:
+                is_full = done.bytes + size_of(held) >= options.max_bytes
             yield held, split(last) if is_full and last is not None and ts > last else None
         held, last = run, ts
     if held is not None:
         yield held, None
+
+
+def size_of(rows: Iterable[OutRow]) -> int:
+    """Return the bytes of rows.
+
+    >>> size_of([(b"key", b"value", 1, None, None), (None, b"!", 1, None, None)])
+    9
+    """
+    return sum(len(row[0] or b"") + len(row[1] or b"") for row in rows)
 
 
 def _runs(rows: Iterable[Sequence[OutRow]]) -> Iterator[Sequence[OutRow]]:

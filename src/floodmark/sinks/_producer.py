@@ -1,19 +1,12 @@
 """The producer of a sink: rows with their timestamps in a transaction, and errors that name the sink."""
 
 from collections.abc import Sequence
-from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException
 
 from floodmark.errors import SinkFenced, SinkTimedOut
 from floodmark.kafka import Fenced, KafkaSettings, TransactionalProducer
-
-TS_HEADER: Final = "floodmark.ts"
-"""The header that has the timestamp of a row, in decimal digits."""
-
-Headers = Sequence[tuple[str, bytes | None]]
-OutRow = tuple[bytes | None, bytes | None, int, int | None, Headers | None]
-"""A row to be written: key, value, timestamp, partition (None: by the key), headers."""
+from floodmark.sinks._out_rows import TS_HEADER, OutRow
 
 
 class SinkProducer(TransactionalProducer):
@@ -34,16 +27,18 @@ class SinkProducer(TransactionalProducer):
         }
         super().__init__(settings, transactional_id, timeout=timeout, options=options)
 
-    def send(self, topic: str, rows: Sequence[OutRow]) -> int:
-        """Put rows into the transaction, and return their bytes. It waits while the queue is full."""
-        produce, size = self.client.produce, 0
+    def send(self, topic: str, rows: Sequence[OutRow], *, stamp: bool = True) -> None:
+        """Put rows into the transaction, with their timestamps unless told otherwise. It waits while the queue is full.
+
+        A header takes longer than all the rest of a small row.
+        """
+        produce = self.client.produce
         last: int | None = None
-        stamp: list[tuple[str, bytes | None]] = []
+        stamped: list[tuple[str, bytes | None]] = []
         for key, value, ts, partition, headers in rows:
-            if ts != last:
-                last, stamp = ts, [(TS_HEADER, str(ts).encode())]
-            full = stamp if not headers else [*headers, *stamp]
-            size += len(key or b"") + len(value or b"")
+            if stamp and ts != last:
+                last, stamped = ts, [(TS_HEADER, str(ts).encode())]
+            full = [*headers, *stamped] if headers else stamped or None
             try:
                 produce(topic, value, key, -1 if partition is None else partition, headers=full)
             except BufferError:
@@ -51,7 +46,6 @@ class SinkProducer(TransactionalProducer):
             except KafkaException as error:
                 raise self.failure(error.args[0], f"writing to {topic}") from error
         self.poll(0, topic)
-        return size
 
     def failure(self, error: KafkaError, doing: str) -> Exception:
         """Return the error for what went wrong."""

@@ -3,11 +3,11 @@
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from floodmark.bindings import SourceOffset
+from floodmark.bindings import Place, compare
+from floodmark.bindings._places import load_place, save_place
 from floodmark.errors import InvalidValue, SinkProgressInvalid, SnapshotInvalid
-from floodmark.sinks._order import Place, compare
 
 _FORM: Final = 1
 
@@ -75,8 +75,8 @@ class Progress:
             "topic_id": self.topic_id,
             "version": self.version,
             "query_id": self.query_id,
-            "starts": _saved(self.starts),
-            "ends": _saved(self.ends),
+            "starts": save_place(self.starts),
+            "ends": save_place(self.ends),
             "is_stateful": self.is_stateful,
             "rows": self.rows,
             "total": self.total,
@@ -99,8 +99,8 @@ class Progress:
                 topic_id=str(saved["topic_id"]),
                 version=int(saved["version"]),
                 query_id=str(saved["query_id"]),
-                starts=_loaded(saved["starts"]),
-                ends=_loaded(saved["ends"]),
+                starts=load_place(saved["starts"]),
+                ends=load_place(saved["ends"]),
                 is_stateful=bool(saved["is_stateful"]),
                 rows=int(saved["rows"]),
                 total=int(saved["total"]),
@@ -172,14 +172,6 @@ def _check_follows(last: Progress, found: Progress) -> None:
 
 def _times(progress: Progress) -> dict[str, int | None]:
     return {source: offset.ts for source, offset in sorted(progress.ends.items())}
-
-
-def _saved(place: Place) -> dict[str, Any]:
-    return {source: offset.save() for source, offset in sorted(place.items())}
-
-
-def _loaded(saved: Mapping[str, Any]) -> dict[str, SourceOffset]:
-    return {str(source): SourceOffset.load(offset) for source, offset in saved.items()}
 
 
 def _invalid(value: bytes | str, rule: str) -> SinkProgressInvalid:

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from floodmark.bindings import Place, Stop
 from floodmark.errors import InvalidOption, SinkGroupsUnequal, SinkLayoutChanged
-from floodmark.sinks._gate import Stop
-from floodmark.sinks._order import Place, is_at_most, is_same
+from floodmark.sinks._order import is_at_most, is_same
 from floodmark.sinks._progress import GroupLayout, Progress
 
 _SEED: Final = 0x9747B28C
@@ -125,10 +125,12 @@ def decide_groups(
 
 
 def _stops(closed: Progress, ahead: list[Place]) -> tuple[Stop, ...]:
-    """Return where the batch ends that some groups have written; rows of a query without state need no such end."""
-    if not closed.is_stateful:
-        return ()
-    return (Stop(closed.ends, in_one=False), Stop(ahead[0], in_one=True))
+    """Return where batches end that some groups have written; with state there is one such batch."""
+    places: list[Place] = []
+    for place in sorted(ahead, key=lambda place: [offset.ts or 0 for _, offset in sorted(place.items())]):
+        if not any(is_same(place, other) for other in places):
+            places.append(place)
+    return (Stop(closed.ends, in_one=False), *(Stop(place, in_one=closed.is_stateful) for place in places))
 
 
 def _check_not_behind(closed: Progress, places: Mapping[int, Place]) -> None:

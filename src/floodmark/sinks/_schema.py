@@ -19,3 +19,15 @@ SINKS: Final = Table(
     Column("updated_at", BigInteger, nullable=False),
 )
 """`progress` is a copy for those who ask: the record beside the rows is the truth."""
+
+STREAM_SINKS: Final = Table(
+    "stream_sink",
+    METADATA,
+    Column("sink", Text, primary_key=True),
+    Column("stream_id", BigInteger, nullable=False),
+    Column("fence", BigInteger, nullable=False),
+    Column("progress", Text),
+    Column("transaction_id", Text),
+    Column("earlier", Text),
+)
+"""Of sinks that write to streams this is the truth: see `StreamRecords`."""

@@ -4,12 +4,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from floodmark.bindings import Bindings
+from floodmark.bindings import Bindings, Place, Stop
 from floodmark.control import Home
 from floodmark.sinks._failpoints import HOLD_ADVANCED, Failpoint, go_on
-from floodmark.sinks._gate import Batch, Cut, Drop, Stop, Write, WriteFrom, cuts, decide, misaligned
-from floodmark.sinks._order import Place
-from floodmark.sinks._producer import OutRow
+from floodmark.sinks._gate import Batch, Cut, Drop, Write, WriteFrom, cuts, decide, misaligned
+from floodmark.sinks._out_rows import OutRow
 from floodmark.sinks._progress import Progress
 from floodmark.sinks._sinks import Sinks
 from floodmark.sinks._source_holds import SourceHolds

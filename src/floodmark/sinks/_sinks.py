@@ -6,14 +6,14 @@ from typing import Any, Literal
 from sqlalchemy import Connection, Row, delete, select, update
 
 from floodmark._words import did_you_mean
-from floodmark.bindings import Bindings, Hold
+from floodmark.bindings import Bindings, Hold, QueryReaders
 from floodmark.control import Home
 from floodmark.control._store import insert_unless_there
 from floodmark.errors import SinkExists, SinkVersionOld, UnknownSink
 from floodmark.sinks._progress import Progress, check_sink_name
-from floodmark.sinks._schema import SINKS
+from floodmark.sinks._schema import SINKS, STREAM_SINKS
 
-Mode = Literal["atomic", "parallel"]
+Mode = Literal["atomic", "parallel", "staged"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class SinkInfo:
     target: str
     """Where it writes, such as kafka://host:9092/orders."""
     mode: str
-    """atomic: all rows of a batch appear at once; parallel: group by group."""
+    """atomic: all rows of a batch appear at once; parallel: group by group; staged: readers must know what counts."""
     version: int
     query_id: str | None
     progress: Progress | None
@@ -143,12 +143,14 @@ class Sinks:
         return tuple(said)
 
     def drop(self, name: str) -> None:
-        """Forget a sink, and release what it holds. What it has written stays, with the record of it."""
+        """Forget a sink, and release what it holds. What it has written stays, and in Kafka also the record of it."""
         bindings = Bindings(self._home)
         for hold in self.holds(name):
             bindings.release(hold.source, hold.holder)
+        QueryReaders(self._home).forget(name)
         with self._home.write() as connection:
             connection.execute(delete(SINKS).where(SINKS.c.name == name))
+            connection.execute(delete(STREAM_SINKS).where(STREAM_SINKS.c.sink == name))
 
 
 def _find(connection: Connection, name: str, *, lock: bool = False) -> Row[Any]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Literal
 
 from floodmark.bindings import BindingSource
 from floodmark.errors import (
@@ -15,7 +15,6 @@ from floodmark.errors import (
 from floodmark.sinks._progress import Progress
 
 OnMissingBindings = Literal["error", "nonce"]
-_ANEW: Final = "Name a new sink with a topic of its own, or delete the topic and its progress topic."
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +45,8 @@ class Found:
     progress: Progress | None
     bounds: Mapping[str, Bounds]
     """Of each source that has bindings."""
+    noun: str = "topic"
+    """What the target is, to a person."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +96,10 @@ def decide_start(
     if progress is None:
         if found.has_records and not append:
             raise SinkProgressMissing(
-                f"The topic {found.topic!r} has records, and no progress of the sink {found.sink!r} is known.",
+                f"The {found.noun} {found.topic!r} has records, and no progress of the sink {found.sink!r} is known.",
                 rule="A sink does not append to what it may have written itself: it could repeat rows.",
-                remedy="If the records are of others, or may be repeated, say append=True; else name another topic.",
+                remedy="If the records are of others, or may be repeated, say append=True; else name another "
+                f"{found.noun}.",
                 sink=found.sink,
                 topic=found.topic,
             )
@@ -115,9 +117,10 @@ def decide_start(
     if found.topic_id is None or found.topic_id != progress.topic_id:
         gone = "is gone" if found.topic_id is None else "was deleted and made anew"
         raise SinkTopicMissing(
-            f"The sink {found.sink!r} has written {progress.total} rows to the topic {progress.topic!r}, which {gone}.",
+            f"The sink {found.sink!r} has written {progress.total} rows to the {found.noun} {progress.topic!r}, "
+            f"which {gone}.",
             rule="A sink goes on behind what it has written.",
-            remedy=_ANEW,
+            remedy=_anew(found),
             sink=found.sink,
             topic=progress.topic,
             rows=progress.total,
@@ -159,6 +162,12 @@ def needed_from(progress: Progress, source: str) -> int | None:
     return start if progress.is_stateful and start is not None else end
 
 
+def _anew(found: Found) -> str:
+    if found.noun == "topic":
+        return "Name a new sink with a topic of its own, or delete the topic and its progress topic."
+    return f"Name a new sink with a {found.noun} of its own, or delete the {found.noun} and drop the sink."
+
+
 def _check_bounds(found: Found, progress: Progress) -> None:
     for source in sorted(progress.ends):
         bounds, needed, written = found.bounds.get(source), needed_from(progress, source), progress.ends[source].ts
@@ -166,7 +175,7 @@ def _check_bounds(found: Found, progress: Progress) -> None:
             raise SinkBindingsMissing(
                 f"No persisted timestamp bindings for {source!r}, refusing to append to {progress.topic!r}.",
                 rule="A sink knows by the timestamps of its sources what it has written.",
-                remedy=f"Open the home that has them. {_ANEW}",
+                remedy=f"Open the home that has them. {_anew(found)}",
                 source=source,
                 topic=progress.topic,
             )
@@ -177,7 +186,7 @@ def _check_bounds(found: Found, progress: Progress) -> None:
                 f"{bounds.since}, and timestamps from {needed} on are needed; refusing to append to "
                 f"{progress.topic!r}.",
                 rule="Below since timestamps cannot be told apart any more.",
-                remedy=f"A sink's hold prevents this; see who released it. {_ANEW}",
+                remedy=f"A sink's hold prevents this; see who released it. {_anew(found)}",
                 source=source,
                 topic=progress.topic,
                 since=bounds.since,
@@ -188,7 +197,7 @@ def _check_bounds(found: Found, progress: Progress) -> None:
                 f"The sink {found.sink!r} has written {source!r} up to {written}, and its bindings end at "
                 f"{bounds.upper}; refusing to append to {progress.topic!r}.",
                 rule="What was written was bound before.",
-                remedy=f"The home may be an older copy: open the newest. {_ANEW}",
+                remedy=f"The home may be an older copy: open the newest. {_anew(found)}",
                 source=source,
                 topic=progress.topic,
                 upper=bounds.upper,

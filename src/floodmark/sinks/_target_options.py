@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from floodmark.bindings import Place
 from floodmark.errors import InvalidOption
-from floodmark.sinks._order import Place
 from floodmark.sinks._startup import OnMissingBindings
 
 
@@ -20,6 +20,8 @@ class TargetOptions:
     """Where progress is recorded, if not in `<topic>.progress`."""
     marks: bool = True
     """Whether `<topic>.marks` tells how far time has come. One sink tells that of a topic."""
+    stamp: bool = True
+    """Whether each row has its timestamp in a header."""
     append: bool = False
     """Whether the sink may begin in a topic that has records."""
     on_missing_bindings: OnMissingBindings = "error"

@@ -3,11 +3,13 @@
 from floodmark._durations import Duration
 from floodmark.spark._late_rows import late
 from floodmark.spark._marks import Operators, follow_marks
+from floodmark.spark._read_closed import read_closed
 from floodmark.spark._read_stream import LateRows, read_bindings, read_stream, window
 from floodmark.spark._read_topics import read_topics
 from floodmark.spark._session import Setting, session
 from floodmark.spark._settings import Late
 from floodmark.spark._watermark import with_watermark
+from floodmark.spark._write_stream import write_stream
 
 __all__ = [
     "Duration",
@@ -18,9 +20,11 @@ __all__ = [
     "follow_marks",
     "late",
     "read_bindings",
+    "read_closed",
     "read_stream",
     "read_topics",
     "session",
     "window",
     "with_watermark",
+    "write_stream",
 ]

@@ -1,7 +1,7 @@
 """The writers of a stream, as the store knows them: opened, heard, idle, closed. Any process may take their word."""
 
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from floodmark.streams._positions import Position, check_position
 from floodmark.streams._schema import KEYS, MARKS, TRANSACTIONS, WRITERS
 from floodmark.streams._settling import Note, Settled, settle, unknown_writer
 from floodmark.streams._table_log import check_instance
+from floodmark.streams._transaction_rows import OPENED_AGAIN
 from floodmark.streams._writers import MarkOutcome, WriterRecord
 
 ANONYMOUS: Final = "~"
@@ -71,14 +72,14 @@ class Registry:
         self._step(stream, author, position, lambda record: record.close(instance=author.instance))
 
     def note_for(
-        self, connection: Connection, stream: StreamInfo, writer: str, key: str, time: int, position: Position
-    ) -> MarkOutcome:
-        """Take a mark on behalf of a writer, whichever instance of it is the newest, as part of a transaction."""
+        self, connection: Connection, stream: StreamInfo, writer: str, times: Mapping[str, int], position: Position
+    ) -> dict[str, MarkOutcome]:
+        """Take marks on behalf of a writer, whichever instance of it is the newest, as part of a transaction."""
         here = (WRITERS.c.stream_id == stream.id, WRITERS.c.writer == writer)
         instance = connection.execute(select(WRITERS.c.instance).where(*here)).scalar_one()
-        note = Note(stream, Author(writer, instance), key, time, position)
-        (settled,) = settle(connection, self._catalog, [note], self._home.now(connection))
-        return outcome_of(settled)
+        notes = [Note(stream, Author(writer, instance), key, time, position) for key, time in times.items()]
+        settled = settle(connection, self._catalog, notes, self._home.now(connection))
+        return {note.key: outcome_of(one) for note, one in zip(notes, settled, strict=True)}
 
     def check_newest(self, connection: Connection, stream: StreamInfo, author: Author) -> None:
         """Refuse an author that is not known, or is not the newest instance of its writer."""
@@ -179,4 +180,4 @@ def _marks_of(connection: Connection, stream: StreamInfo, writer: str) -> list[R
 def _abandon(connection: Connection, stream: StreamInfo, writer: str) -> None:
     """Give up the open transactions of an older instance; what it has asked to commit is committed all the same."""
     here = (TRANSACTIONS.c.stream_id == stream.id, TRANSACTIONS.c.writer == writer, TRANSACTIONS.c.state == "open")
-    connection.execute(update(TRANSACTIONS).where(*here).values(state="aborting", reason="its writer was opened again"))
+    connection.execute(update(TRANSACTIONS).where(*here).values(state="aborting", reason=OPENED_AGAIN))

@@ -151,8 +151,12 @@ TRANSACTIONS: Final = Table(
     Column("time", BigInteger),
     Column("position", Text),
     Column("outcome", Text),
+    Column("marks", Text),
 )
-"""`request` is the place of a commit among those of its writer; `outcome` what became of its mark, once it has one."""
+"""`request` is the place of a commit among those of its writer; `outcome` what became of its mark, once it has one.
+
+`marks` are those of a commit that says more than one time, or where earlier events end; see `Told`.
+"""
 Index("stream_transaction_writer", TRANSACTIONS.c.stream_id, TRANSACTIONS.c.writer, TRANSACTIONS.c.request)
 
 TRANSACTION_BATCHES: Final = Table(

@@ -1,15 +1,21 @@
 """Transactions as the store knows them, and the step from each state to the next."""
 
 import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sqlalchemy import Connection, Row, select, update
 
+from floodmark.control._json import from_json
 from floodmark.errors import TransactionNotOpen, UnknownTransaction
 from floodmark.streams._catalog import StreamInfo
+from floodmark.streams._layout import Layout
+from floodmark.streams._positions import Position, furthest, load_position, save_position
 from floodmark.streams._schema import TRANSACTIONS
 
 TIMED_OUT: Final = "it took longer than its timeout"
+OPENED_AGAIN: Final = "its writer was opened again"
 
 
 class TransactionState(enum.Enum):
@@ -20,6 +26,32 @@ class TransactionState(enum.Enum):
     COMMITTED = "committed"
     ABORTING = "aborting"
     ABORTED = "aborted"
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a commit says of time: for each key, a time that holds behind its events, and behind `position`.
+
+    >>> Told({"at": 100}, {0: 7}).save()
+    {'times': {'at': 100}, 'position': {'0': 7}}
+    """
+
+    times: Mapping[str, int]
+    position: Position = field(default_factory=dict)
+    """Where earlier events of the writer end, which may have come without any word of time."""
+
+    def save(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return {"times": dict(self.times), "position": save_position(self.position)}
+
+
+def told_by(row: Row[Any], layout: Layout) -> Told:
+    """Return what a transaction that is committed says of time, and at which position."""
+    position = load_position(from_json(row.position))
+    if row.marks is None:
+        return Told({row.time_key: row.time}, position)
+    saved = from_json(row.marks)
+    return Told(saved["times"], furthest(layout, [load_position(saved["position"]), position]))
 
 
 def find(connection: Connection, stream: StreamInfo, transaction: str, *, lock: bool = False) -> Row[Any]:

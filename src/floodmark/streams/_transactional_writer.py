@@ -51,6 +51,11 @@ class TransactionalWriter:
         """How often a writer was opened under this id; only the newest is heard."""
         return self._opened.author.instance
 
+    @property
+    def events_written(self) -> int:
+        """How many events were in the stream from this id, those of earlier instances, when it was opened."""
+        return self._opened.next_number
+
     def begin(self, timeout: Duration | None = None) -> "Transaction":
         """Begin a transaction. After its timeout it is aborted; without one, that of the stream holds."""
         if self._is_closed:

@@ -1,14 +1,14 @@
 """The life of transactions: begun, committed in the order in which that was asked for, marked, or given up."""
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import Row, and_, delete, func, or_, select, update
+from sqlalchemy import Connection, Row, and_, delete, func, or_, select, update
 
 from floodmark.control import Home
-from floodmark.control._json import from_json
+from floodmark.control._json import from_json, to_json
 from floodmark.control._store import insert_unless_there
 from floodmark.control._values import check_id
 from floodmark.errors import FloodmarkError, InvalidValue, StreamSealed, TransactionNotOpen
@@ -18,7 +18,17 @@ from floodmark.streams._log import Author, StreamLog
 from floodmark.streams._positions import Position, load_position
 from floodmark.streams._registry import Registry
 from floodmark.streams._schema import STREAMS, TRANSACTIONS
-from floodmark.streams._transaction_rows import TIMED_OUT, TransactionState, find, find_open, here, move, not_open
+from floodmark.streams._transaction_rows import (
+    TIMED_OUT,
+    Told,
+    TransactionState,
+    find,
+    find_open,
+    here,
+    move,
+    not_open,
+    told_by,
+)
 from floodmark.streams._writers import MarkOutcome
 
 _T: Final = TRANSACTIONS.c
@@ -89,6 +99,26 @@ class Transactions:
 
         To ask again for the same is no error, since the answer may have been lost.
         """
+        self._request(stream, transaction, key, time, {})
+
+    def decide(self, stream: StreamInfo, transaction: str, told: Told, also: Callable[[Connection], None]) -> None:
+        """Ask for a commit, say how far time has come for several keys, and do something else: all or nothing.
+
+        `also` is called in the transaction of the store in which the commit is asked for. If it raises, that was not
+        asked for; if it was asked for before, it is not called again.
+        """
+        key, time = min(told.times.items(), default=(None, None))
+        self._request(stream, transaction, key, time, {"marks": to_json(told.save(), "marks")}, also)
+
+    def _request(
+        self,
+        stream: StreamInfo,
+        transaction: str,
+        key: str | None,
+        time: int | None,
+        more: dict[str, Any],
+        also: Callable[[Connection], None] = lambda connection: None,
+    ) -> None:
         try:
             with self._home.write() as connection:
                 if _is_asked(find(connection, stream, transaction, lock=True), key, time):
@@ -98,8 +128,9 @@ class Transactions:
                 of_writer = and_(_T.stream_id == stream.id, _T.writer == row.writer)
                 last = connection.execute(select(func.max(_T.request)).where(of_writer)).scalar_one()
                 number = 1 if last is None else last + 1
-                values = {"request": number, "time_key": key, "time": time}
+                values = {"request": number, "time_key": key, "time": time, **more}
                 move(connection, stream, transaction, TransactionState.COMMITTING, **values)
+                also(connection)
         except TransactionNotOpen as refusal:
             if refusal.fields["state"] == TransactionState.ABORTING.value:
                 self._give_up(stream, transaction, str(refusal.fields["reason"]))
@@ -184,10 +215,9 @@ class Transactions:
                 current = find(connection, stream, row.transaction_id, lock=True)
                 if current.outcome is not None:
                     return
-                position = load_position(from_json(current.position))
-                outcome = self._registry.note_for(
-                    connection, stream, current.writer, current.time_key, current.time, position
-                )
+                told = told_by(current, self._catalog.require(connection, stream).layout)
+                outcomes = self._registry.note_for(connection, stream, current.writer, told.times, told.position)
+                outcome = outcomes[current.time_key]
                 connection.execute(
                     update(TRANSACTIONS).where(*here(stream, row.transaction_id)).values(outcome=outcome.value)
                 )

@@ -1,0 +1,262 @@
+"""Commits to a table under the name of an application, each with a number of its own.
+
+Delta Lake keeps the last number of each application, and does not look whether it rises. It does see that two commits
+of one application were made from the same state of the table. So the number is read, and the commit is made, on one
+handle that is not refreshed in between: whoever was overtaken finds a conflict.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction
+
+from floodmark.delta._schemas import differences, unmet
+from floodmark.delta._staging import StagedFile, Staging
+from floodmark.errors import TableConflict, TableFailed, TableUnfit
+
+_APP: Final = "floodmark.app"
+_NUMBER: Final = "floodmark.number"
+_LOOK_BACK: Final = (1, 20, 400, None)
+"""How many commits are looked through, the newest first; at last all that the table's log has."""
+
+
+@dataclass(frozen=True, slots=True)
+class AppCommit:
+    """A commit of an application."""
+
+    number: int
+    metadata: Mapping[str, str]
+    """What was said with it."""
+
+
+class DeltaCommits:
+    """One table, as one application writes to it. One thread at a time.
+
+    >>> from tempfile import mkdtemp
+    >>> schema = '{"type": "struct", "fields": [{"name": "id", "type": "long", "nullable": true, "metadata": {}}]}'
+    >>> table = DeltaCommits.open(Path(mkdtemp()) / "orders", "nightly", schema)
+    >>> table.number, table.has_rows()
+    (0, False)
+    >>> table.commit((), 1, {"through": "2026-01-01"})
+    >>> table.number, table.newest().metadata["through"]
+    (1, '2026-01-01')
+    """
+
+    def __init__(self, table: DeltaTable, path: Path, app: str) -> None:
+        """Write to a table that is open."""
+        self._table = table
+        self._path = path
+        self._app = app
+        self.staging = Staging(path, app)
+        """Where files are written before they are committed."""
+
+    @classmethod
+    def open(
+        cls, path: str | Path, app: str, schema: str | None = None, *, partition_by: Sequence[str] = ()
+    ) -> "DeltaCommits":
+        """Open a table; if there is none and a schema is given, as JSON, it is made."""
+        place = Path(path).absolute()
+        found = cls.find(place, app)
+        if found is None and schema is not None:
+            # Whoever makes it at the same time makes it too: the first one counts.
+            with suppress(CommitFailedError, DeltaError):
+                DeltaTable.create(str(place), Schema.from_json(schema), partition_by=list(partition_by))
+            found = cls.find(place, app)
+        if found is None:
+            raise TableFailed(
+                f"There is no table of Delta Lake in {place}, and none could be made.",
+                rule="A table has a log, in the directory _delta_log.",
+                remedy="Name the directory of a table, or one in which this program may write.",
+                table=str(place),
+            )
+        return found
+
+    @classmethod
+    def find(cls, path: str | Path, app: str) -> "DeltaCommits | None":
+        """Open a table; return None if there is none."""
+        place = Path(path).absolute()
+        try:
+            # Only where there is nothing, nobody may read anything of it.
+            return cls(DeltaTable(str(place)), place, app) if place.exists() else None
+        except TableNotFoundError:
+            return None
+        except DeltaError as error:
+            raise _failed(place, "opened", error) from error
+
+    @property
+    def table_id(self) -> str:
+        """What tells the table from another one that is in its place later."""
+        return str(self._table.metadata().id)
+
+    @property
+    def version(self) -> int:
+        """The version of the table that is seen."""
+        return int(self._table.version())
+
+    @property
+    def schema(self) -> str:
+        """The columns of the table, as JSON."""
+        return str(self._table.schema().to_json())
+
+    @property
+    def partition_by(self) -> tuple[str, ...]:
+        """The columns by which it is partitioned."""
+        return tuple(self._table.metadata().partition_columns)
+
+    @property
+    def number(self) -> int:
+        """The last number that the application has committed, 0 if none, as of the version that is seen."""
+        return int(self._table.transaction_version(self._app) or 0)
+
+    def has_rows(self) -> bool:
+        """Return whether any file is in the table."""
+        return bool(self._table.file_uris())
+
+    def reload(self) -> None:
+        """See the newest version."""
+        try:
+            self._table = DeltaTable(str(self._path))
+        except DeltaError as error:
+            raise _failed(self._path, "read", error) from error
+
+    def newest(self) -> AppCommit | None:
+        """Return the last commit of the application, also if others have committed since.
+
+        A number whose commit the log does not have any more is an error: the table keeps its log for some time only.
+        """
+        wanted = self.number
+        if not wanted:
+            return None
+        for limit in _LOOK_BACK:
+            for found in self._history(limit):
+                if found.number == wanted:
+                    return found
+        raise TableFailed(
+            f"The table {self._path} knows that {self._app!r} has made commit {wanted}, and not any more what it said.",
+            rule="The log of a table is kept for delta.logRetentionDuration, 30 days unless set otherwise.",
+            remedy="Raise it before, for those who write seldom; see who else writes to the table.",
+            table=str(self._path),
+            app=self._app,
+            number=wanted,
+        )
+
+    def find_commit(self, name: str, value: str) -> AppCommit | None:
+        """Return the last commit of the application with which this was said; None if the log has none."""
+        return next((found for found in self._history(None) if found.metadata.get(name) == value), None)
+
+    def check(self, rows: str | None = None) -> None:
+        """Refuse a table whose columns are not those of the rows, a schema as JSON, or that asks for more than files.
+
+        >>> schema = '{"type": "struct", "fields": [{"name": "id", "type": "long", "nullable": true, "metadata": {}}]}'
+        >>> import tempfile
+        >>> table = DeltaCommits.open(tempfile.mkdtemp(), "nightly", schema)
+        >>> table.check(schema.replace("long", "string"))
+        Traceback (most recent call last):
+        floodmark.errors.TableUnfit: ... id is long in the table and string in the rows. ... [table-unfit]
+        """
+        metadata = self._table.metadata()
+        needs = unmet(self.schema, metadata.configuration, list(metadata.partition_columns))
+        if needs:
+            raise TableUnfit(
+                f"The table {self._path} asks for what nobody sees to here: {'; '.join(needs)}.",
+                rule="Files are added to it as they are.",
+                remedy="Write to a table without it.",
+                table=str(self._path),
+                needs=needs,
+            )
+        told = [] if rows is None else differences(self.schema, rows)
+        if told:
+            raise TableUnfit(
+                f"The rows do not fit the table {self._path}: {'; '.join(told)}.",
+                rule="The columns of rows are those of the table, with their types.",
+                remedy="Select and cast columns, change the table first, or name another one.",
+                table=str(self._path),
+                differences=told,
+            )
+
+    def commit(
+        self,
+        files: Iterable[StagedFile],
+        number: int,
+        metadata: Mapping[str, str],
+        *,
+        replace: Sequence[tuple[str, str, str]] | None = None,
+    ) -> None:
+        """Add files to the table, and say so under a number: all of it is seen at once, or nothing.
+
+        `replace` names partitions, such as [("day", "=", "2026-01-01")], whose files give way. If the number does not
+        rise, or the application has committed since this version, a TableConflict is raised; `reload` then shows why.
+        Afterwards the newest version is seen.
+        """
+        if number <= self.number:
+            raise self._conflict(number, f"its last number is {self.number}")
+        said = {**metadata, _APP: self._app, _NUMBER: str(number)}
+        actions = [AddAction(one.path, one.size, one.partition, one.modified, True, one.stats) for one in files]
+        try:
+            self._table.create_write_transaction(
+                actions,  # type: ignore[arg-type]
+                "append" if replace is None else "overwrite",
+                self._table.schema(),
+                list(self.partition_by),
+                None if replace is None else list(replace),
+                commit_properties=CommitProperties(
+                    custom_metadata=said, app_transactions=[Transaction(self._app, number)]
+                ),
+            )
+        except CommitFailedError as error:
+            raise self._conflict(number, str(error).rstrip(".")) from error
+        except DeltaError as error:
+            raise _failed(self._path, "written", error) from error
+        self.reload()
+
+    def sweep(self, committed: Iterable[str]) -> list[str]:
+        """Remove what attempts have left that were never committed, and return them; `committed` are those that were.
+
+        Only for whoever is sure that no other process of the application can commit any more.
+        """
+        kept = set(committed)
+        used = {Path(uri).parts for uri in self._table.file_uris()} if self.staging.open() else set()
+        swept = []
+        for attempt in self.staging.open():
+            parts = self.staging.directory(attempt).parts
+            if attempt in kept or any(one[: len(parts)] == parts for one in used):
+                self.staging.over(attempt)
+            else:
+                self.staging.remove([attempt])
+                swept.append(attempt)
+        return swept
+
+    def _history(self, limit: int | None) -> list[AppCommit]:
+        try:
+            commits: list[dict[str, Any]] = self._table.history(limit)
+        except DeltaError as error:
+            raise _failed(self._path, "read", error) from error
+        return [
+            AppCommit(int(one[_NUMBER]), {name: value for name, value in one.items() if isinstance(value, str)})
+            for one in commits
+            if one.get(_APP) == self._app and str(one.get(_NUMBER)).isdecimal()
+        ]
+
+    def _conflict(self, number: int, why: str) -> TableConflict:
+        return TableConflict(
+            f"Commit {number} of {self._app!r} to the table {self._path} was refused: {why}.",
+            rule="Numbers of an application rise, and each commit follows the one that was seen before it.",
+            remedy="Read the table again, and decide again.",
+            table=str(self._path),
+            app=self._app,
+            number=number,
+        )
+
+
+def _failed(path: Path, done: str, error: Exception) -> TableFailed:
+    return TableFailed(
+        f"The table {path} could not be {done}: {str(error).rstrip('.')}.",
+        rule="Its directory and log are there, and may be read and written.",
+        remedy="See to that, and start again: what was committed stays, and nothing else is seen.",
+        table=str(path),
+    )

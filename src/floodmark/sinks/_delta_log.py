@@ -1,0 +1,139 @@
+"""A table of Delta Lake as a target: the commit that adds the files of a batch is the record that closes it."""
+
+import json
+from pathlib import Path
+from typing import Final
+
+from floodmark.delta import DeltaCommits, StagedFile
+from floodmark.errors import StateError, TableConflict, TableFailed
+from floodmark.sinks._closings import Closing, Part
+
+_CLOSING: Final = "floodmark.closing"
+_MARKS: Final = "floodmark.marks"
+_TRIES: Final = 5
+
+
+class DeltaLog:
+    """The commits of a sink in a table."""
+
+    noun = "table"
+
+    def __init__(self, path: Path, sink: str, schema: str) -> None:
+        """Write rows of this schema, JSON, to the table at this path."""
+        self.sink = sink
+        self._path = path
+        self._schema = schema
+        self._table: DeltaCommits | None = None
+        self._staged: dict[str, tuple[StagedFile, ...]] = {}
+
+    @property
+    def place(self) -> str:
+        """The directory of the table."""
+        return str(self._path)
+
+    @property
+    def address(self) -> str:
+        """What names the table."""
+        return f"delta://{self._path}"
+
+    @property
+    def table(self) -> DeltaCommits:
+        """The table, once it is open."""
+        if self._table is None:
+            raise StateError(
+                f"The table {self._path} is not open.",
+                rule="A sink is started before it writes.",
+                remedy="Call start() first.",
+                sink=self.sink,
+            )
+        return self._table
+
+    def open(self) -> str | None:
+        """Return the id of the table, or None if there is none; refuse one that does not fit."""
+        self._table = DeltaCommits.find(self._path, f"floodmark.sink.{self.sink}")
+        if self._table is None:
+            return None
+        self._table.check(self._schema)
+        return self._table.table_id
+
+    def make(self) -> None:
+        """Make the table."""
+        DeltaCommits.open(self._path, f"floodmark.sink.{self.sink}", _all_nullable(self._schema))
+
+    def newest(self) -> Closing | None:
+        """Return the last record of the sink, as of the version of the table that is seen."""
+        found = self.table.newest()
+        return None if found is None else Closing.load(found.metadata[_CLOSING])
+
+    def has_rows(self) -> bool:
+        """Return whether the table has any file."""
+        return self.table.has_rows()
+
+    def begin(self, attempt: str) -> Path:
+        """Return the directory in which the files of an attempt are to be written."""
+        return self.table.staging.begin(attempt)
+
+    def made(self, attempt: str) -> list[Part]:
+        """Return the files that an attempt has made."""
+        files = self._staged[attempt] = self.table.staging.found(attempt)
+        return [Part(file.path, file.rows) for file in files]
+
+    def add(self, record: Closing) -> bool:
+        """Commit a record, with the files of the attempt that it closes."""
+        table, attempt = self.table, record.attempt or ""
+        files = self._staged.pop(attempt, ()) if record.parts else ()
+        progress = record.progress
+        marks = {} if progress is None else {key: mark.time for key, mark in progress.marks.items()}
+        # Which files they are, the commit says itself.
+        lean = Closing(record.sink, record.number, record.token, record.attempt, (), progress)
+        said = {_CLOSING: lean.save().decode(), _MARKS: json.dumps(marks)}
+        for _ in range(_TRIES):
+            if table.number != record.number - 1:
+                break
+            # Whoever has changed the table since makes the commit a conflict.
+            table.check(self._schema)
+            try:
+                table.commit(files, record.number, said)
+            except TableConflict:
+                table.reload()
+            except TableFailed:
+                table.reload()
+                if not self._is_there(record):
+                    raise
+            else:
+                self._over(record)
+                return True
+            if self._is_there(record):
+                self._over(record)
+                return True
+        return False
+
+    def clean(self, record: Closing) -> None:
+        """Remove the files of attempts that were never committed."""
+        self.table.sweep(() if record.attempt is None else (record.attempt,))
+
+    def close(self) -> None:
+        """Let go."""
+        self._table = None
+
+    def _is_there(self, record: Closing) -> bool:
+        newest = self.newest()
+        return newest is not None and newest.token == record.token
+
+    def _over(self, record: Closing) -> None:
+        if record.attempt is not None:
+            self.table.staging.over(record.attempt)
+
+
+def _all_nullable(schema: str) -> str:
+    """Return a schema in which anything may be null: what a query says today of its columns binds no other."""
+
+    def widened(value: object) -> object:
+        if isinstance(value, list):
+            return [widened(one) for one in value]
+        if isinstance(value, dict):
+            told = {name: widened(one) for name, one in value.items()}
+            return told | {name: True for name in ("nullable", "containsNull", "valueContainsNull") if name in told}
+        return value
+
+    return json.dumps(widened(json.loads(schema)))

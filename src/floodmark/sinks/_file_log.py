@@ -1,0 +1,190 @@
+"""A directory of Parquet files as a target: a small file for each record says which of the others count.
+
+    orders/
+        _floodmark/table.json                       what the directory is, and the columns of its rows
+        _floodmark/closings/out/00000000000000000002.json   the second record of the sink "out"
+        9c0e6d1f3a27-5b1c...e2/part-00000-....parquet       rows of an attempt of the sink, with their timestamps
+
+A record is made by a link that nobody else can make: of two with a number, one is there. It names the files of the one
+attempt that counts, each with its number of rows. What an attempt has left that no record names is removed by the next
+start of the sink, and until then no reader takes it for rows.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+import pyarrow.parquet as pq
+
+from floodmark.errors import TableFailed, TableUnfit
+from floodmark.sinks._closings import Closing, Part, counted
+
+_OURS: Final = "_floodmark"
+_FORM: Final = 1
+
+
+class FileLog:
+    """The records of a sink in a directory."""
+
+    noun = "directory"
+
+    def __init__(self, path: Path, sink: str, schema: str) -> None:
+        """Write rows of this schema, JSON, to this directory."""
+        self.sink = sink
+        self._path = path
+        self._schema = schema
+        self._own = hashlib.sha256(sink.encode()).hexdigest()[:12]
+
+    @property
+    def place(self) -> str:
+        """The directory."""
+        return str(self._path)
+
+    @property
+    def address(self) -> str:
+        """What names the directory."""
+        return f"file://{self._path}"
+
+    def open(self) -> str | None:
+        """Return the id of the directory, or None if it is not one of ours; refuse other columns than it has."""
+        told = about(self._path)
+        if told is None:
+            return None
+        if json.loads(told["schema"]) != json.loads(self._schema):
+            raise TableUnfit(
+                f"The rows do not have the columns of those in {self._path}.",
+                rule="All rows of a directory have the same columns, with their types and in their order.",
+                remedy="Select and cast columns, or name another directory.",
+                table=str(self._path),
+                columns=told["schema"],
+                rows=self._schema,
+            )
+        return str(told["id"])
+
+    def make(self) -> None:
+        """Make the directory what it is to be; one that has files of others stays as it is."""
+        if self._path.is_dir() and any(self._path.glob("*.parquet")):
+            raise TableUnfit(
+                f"The directory {self._path} has Parquet files that no sink has written.",
+                rule="Which files count is known of those that were written by sinks.",
+                remedy="Name another directory.",
+                table=str(self._path),
+            )
+        about_it = {"form": _FORM, "id": uuid.uuid4().hex, "schema": self._schema}
+        _put(self._path / _OURS / "table.json", json.dumps(about_it).encode())
+
+    def newest(self) -> Closing | None:
+        """Return the last record of the sink."""
+        paths = sorted(self._records.glob("*.json"))
+        return Closing.load(paths[-1].read_bytes()) if paths else None
+
+    def has_rows(self) -> bool:
+        """Return whether any sink has closed rows here."""
+        return any(record.parts for record in closings(self._path))
+
+    def begin(self, attempt: str) -> Path:
+        """Return the directory in which the files of an attempt are to be written."""
+        return self._path / f"{self._own}-{attempt}"
+
+    def made(self, attempt: str) -> list[Part]:
+        """Return the files that an attempt has made, which are then on disk."""
+        parts = []
+        for path in sorted(self.begin(attempt).iterdir()):
+            rows = pq.read_metadata(path).num_rows if path.suffix == ".parquet" else 0
+            if rows:
+                _keep(path)
+                parts.append(Part(path.relative_to(self._path).as_posix(), rows))
+            else:
+                path.unlink()
+        _keep(self.begin(attempt))
+        return parts
+
+    def add(self, record: Closing) -> bool:
+        """Make a record behind the one before it, unless there is one of its number."""
+        if record.number > 1 and not self._record(record.number - 1).exists():
+            # An older copy was put in the place of the directory.
+            return False
+        return _put(self._record(record.number), record.save())
+
+    def clean(self, record: Closing) -> None:
+        """Remove the directories of attempts that no record names."""
+        left = [path for path in self._path.glob(f"{self._own}-*") if path.is_dir()]
+        if left:
+            named = {part.name.partition("/")[0] for one in closings(self._path, [self.sink]) for part in one.parts}
+            for path in left:
+                if path.name not in named:
+                    shutil.rmtree(path, ignore_errors=True)
+
+    def close(self) -> None:
+        """Let go."""
+
+    def _record(self, number: int) -> Path:
+        return self._records / f"{number:020}.json"
+
+    @property
+    def _records(self) -> Path:
+        return self._path / _OURS / "closings" / quote(self.sink, safe=" ")
+
+
+def about(path: Path) -> dict[str, Any] | None:
+    """Return what a directory says of itself: its id and schema; None if it is not one of ours."""
+    try:
+        told: dict[str, Any] = json.loads((path / _OURS / "table.json").read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    if told.get("form") != _FORM:
+        raise TableUnfit(
+            f"The directory {path} has the form {told.get('form')}.",
+            rule=f"This release knows the form {_FORM}.",
+            remedy="Use the release that has written it.",
+            table=str(path),
+        )
+    return told
+
+
+def closings(path: Path, sinks: Iterable[str] | None = None) -> list[Closing]:
+    """Return the records of a directory that count, of all sinks or of some."""
+    wanted = None if sinks is None else set(sinks)
+    found = (Closing.load(file.read_bytes()) for file in sorted((path / _OURS / "closings").glob("*/*.json")))
+    chains = counted(record for record in found if wanted is None or record.sink in wanted)
+    return [record for chain in chains.values() for record in chain]
+
+
+def _put(path: Path, value: bytes) -> bool:
+    """Make a file with a whole value, unless there is one already; return whether it was made."""
+    new = path.with_name(f".{uuid.uuid4().hex}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new.write_bytes(value)
+        _keep(new)
+        try:
+            # Unlike to rename, this never takes the place of another file.
+            os.link(new, path)
+        except FileExistsError:
+            return False
+        finally:
+            new.unlink()
+        _keep(path.parent)
+    except OSError as error:
+        raise TableFailed(
+            f"The file {path} could not be made: {error}.",
+            rule="A sink keeps its records beside the rows, in a file system that knows links.",
+            remedy="Name a directory in which it may write.",
+            table=str(path),
+        ) from error
+    return True
+
+
+def _keep(path: Path) -> None:
+    """Wait until what is written is on disk."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)

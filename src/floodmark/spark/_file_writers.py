@@ -1,0 +1,103 @@
+"""Batches of a query as Parquet files: those of a table of Delta Lake, or of a directory."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal, Protocol
+
+from pyspark.sql import DataFrame
+
+from floodmark.bindings import Bindings, Place, Stop
+from floodmark.control import Home
+from floodmark.sinks import Batch, Outcome, Progress, Start, Write, WriteFrom
+from floodmark.sinks._closing_sink import ClosingSink
+from floodmark.sinks._closing_target import ClosingLog, ClosingOptions, ClosingTarget
+from floodmark.sinks._closings import Part
+from floodmark.sinks._failpoints import Failpoint, go_on
+from floodmark.spark._sink_batches import known_times, newest_ts, rows_after
+from floodmark.spark._table_rows import TableForm, write_parquet
+
+
+@dataclass(frozen=True, slots=True)
+class FilesSpec:
+    """Which table or directory is written, and how."""
+
+    kind: Literal["delta", "file"]
+    path: Path
+    sink: str
+    options: ClosingOptions
+    form: TableForm
+    failpoint: Failpoint = go_on
+
+    def open(self, home: Home) -> "FileWriter":
+        """Return the writer."""
+        return FileWriter(home, self)
+
+
+class FileLogs(ClosingLog, Protocol):
+    """A log that closes files."""
+
+    def begin(self, attempt: str) -> Path:
+        """Return the directory in which the files of an attempt are to be written."""
+
+    def made(self, attempt: str) -> list[Part]:
+        """Return the files that an attempt has made."""
+
+
+class FileWriter:
+    """Lets Spark write the files of a batch, and closes them."""
+
+    def __init__(self, home: Home, spec: FilesSpec) -> None:
+        """Write as the spec says; nothing is looked at before `start`."""
+        self._spec = spec
+        self._bindings = Bindings(home)
+        self._log = _log_of(spec)
+        target = ClosingTarget(self._log, spec.options, failpoint=spec.failpoint)
+        mode: Literal["atomic", "staged"] = "atomic" if spec.kind == "delta" else "staged"
+        self._sink = ClosingSink(home, target, mode, failpoint=spec.failpoint)
+
+    @property
+    def progress(self) -> Progress | None:
+        """What was written."""
+        return self._sink.progress
+
+    def start(self, query_id: str | None) -> Start:
+        """Fence whoever wrote before, read what was written, and decide."""
+        return self._sink.start()
+
+    def cuts(self, starts: Place | None, *, is_stateful: bool) -> tuple[Stop, ...]:
+        """Return where the batches of a query that goes on from `starts`, or begins, must end."""
+        return self._sink.cuts(starts, is_stateful=is_stateful)
+
+    def write(self, df: DataFrame, batch: Batch, watermarks: Mapping[str, int]) -> Outcome:
+        """Write a batch unless it was written."""
+        return self._sink.write(batch, partial(self._run, df, batch), watermarks=watermarks)
+
+    def close(self) -> None:
+        """Let go."""
+        self._sink.close()
+
+    def _run(self, df: DataFrame, batch: Batch, decision: Write | WriteFrom, attempt: str) -> list[Part]:
+        form, log = self._spec.form, self._log
+        after = rows_after(decision, batch, form.form, self._bindings)
+        told = known_times(form.form, batch, self.progress)
+        rows = form.rows(df, newest_ts(batch), after=after, told=told)
+        write_parquet(rows, str(log.begin(attempt)), _partition_by(log))
+        return log.made(attempt)
+
+
+def _log_of(spec: FilesSpec) -> FileLogs:
+    if spec.kind == "file":
+        from floodmark.sinks._file_log import FileLog
+
+        return FileLog(spec.path, spec.sink, spec.form.schema)
+    # Whoever writes elsewhere needs no client for Delta Lake.
+    from floodmark.sinks._delta_log import DeltaLog
+
+    return DeltaLog(spec.path, spec.sink, spec.form.schema)
+
+
+def _partition_by(log: FileLogs) -> tuple[str, ...]:
+    table = getattr(log, "table", None)
+    return () if table is None else tuple(table.partition_by)

@@ -1,0 +1,116 @@
+"""Batches of a query into a topic without transactions: tasks send the rows, and a record says which tasks count.
+
+A task that is tried again has another name each time. Spark tells the driver one name for each part of the batch, that
+of the task whose result it has taken; only those are in the record.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from typing import Final
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import DataFrame
+
+from floodmark.bindings import Bindings, Place, Stop
+from floodmark.control import Home
+from floodmark.kafka import KafkaSettings
+from floodmark.sinks import Batch, Outcome, OutRow, Progress, Start, Write, WriteFrom
+from floodmark.sinks._closing_sink import ClosingSink
+from floodmark.sinks._closing_target import ClosingOptions, ClosingTarget
+from floodmark.sinks._closings import Part
+from floodmark.sinks._failpoints import SOME_ROWS_SENT, Failpoint, go_on
+from floodmark.sinks._plain_producer import PlainProducer
+from floodmark.sinks._topic_log import TopicLog
+from floodmark.spark._packed_rows import rows_of
+from floodmark.spark._sink_batches import known_times, newest_ts, rows_after
+from floodmark.spark._sink_rows import RowForm
+
+_ROWS: Final = 20_000
+_RESULT: Final = "task STRING, sent BIGINT"
+
+
+@dataclass(frozen=True, slots=True)
+class StagedTopicSpec:
+    """Which topic is written, and how."""
+
+    settings: KafkaSettings
+    topic: str
+    sink: str
+    options: ClosingOptions
+    form: RowForm
+    partitions: int = 1
+    progress_topic: str | None = None
+    linger: float = 0.01
+    timeout: float = 60.0
+    failpoint: Failpoint = go_on
+
+    def open(self, home: Home) -> "StagedTopicWriter":
+        """Return the writer."""
+        return StagedTopicWriter(home, self)
+
+
+class StagedTopicWriter:
+    """Lets tasks send the rows of a batch, and closes it when all have."""
+
+    def __init__(self, home: Home, spec: StagedTopicSpec) -> None:
+        """Write as the spec says; nothing is asked of Kafka before `start`."""
+        self._spec = spec
+        self._bindings = Bindings(home)
+        log = TopicLog(
+            spec.settings, spec.topic, spec.sink, partitions=spec.partitions, progress_topic=spec.progress_topic
+        )
+        target = ClosingTarget(log, spec.options, failpoint=spec.failpoint)
+        self._sink = ClosingSink(home, target, "staged", failpoint=spec.failpoint)
+
+    @property
+    def progress(self) -> Progress | None:
+        """What was written."""
+        return self._sink.progress
+
+    def start(self, query_id: str | None) -> Start:
+        """Fence whoever wrote before, read what was written, and decide."""
+        return self._sink.start()
+
+    def cuts(self, starts: Place | None, *, is_stateful: bool) -> tuple[Stop, ...]:
+        """Return where the batches of a query that goes on from `starts`, or begins, must end."""
+        return self._sink.cuts(starts, is_stateful=is_stateful)
+
+    def write(self, df: DataFrame, batch: Batch, watermarks: Mapping[str, int]) -> Outcome:
+        """Write a batch unless it was written."""
+        return self._sink.write(batch, partial(self._run, df, batch), watermarks=watermarks)
+
+    def close(self) -> None:
+        """Let go."""
+        self._sink.close()
+
+    def _run(self, df: DataFrame, batch: Batch, decision: Write | WriteFrom, attempt: str) -> list[Part]:
+        form = self._spec.form
+        after = rows_after(decision, batch, form, self._bindings)
+        told = known_times(form, batch, self.progress)
+        records = form.records(df, newest_ts(batch), after=after, told=told)
+        found = records.mapInArrow(partial(_send, self._spec, attempt), _RESULT).collect()
+        return [Part(row.task, row.sent) for row in found if row.sent]
+
+
+def _send(spec: StagedTopicSpec, attempt: str, records: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """As a task, send the rows that it has been given under a name of its own."""
+    context = TaskContext.get()
+    assert context is not None
+    task = f"{attempt}.{context.partitionId()}.{context.taskAttemptId()}"
+
+    def rows() -> Iterator[Sequence[OutRow]]:
+        for part in records:
+            for first in range(0, part.num_rows, _ROWS):
+                yield rows_of(part.slice(first, _ROWS))
+                spec.failpoint(SOME_ROWS_SENT)
+
+    pieces = rows()
+    first = next(pieces, None)
+    sent = 0
+    if first is not None:
+        producer = PlainProducer(spec.settings, linger=spec.linger, seconds=spec.timeout)
+        sent = producer.send(spec.topic, task, chain([first], pieces))
+    yield pa.RecordBatch.from_pydict({"task": pa.array([task], pa.string()), "sent": pa.array([sent], pa.int64())})

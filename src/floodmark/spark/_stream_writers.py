@@ -1,0 +1,209 @@
+"""Batches of a query into a stream: through the driver, as Arrow batches, in one transaction."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructField, StructType, TimestampType
+
+from floodmark.bindings import Bindings, Place, Stop
+from floodmark.control import Home
+from floodmark.errors import InvalidOption
+from floodmark.sinks import (
+    Batch,
+    KeyedRows,
+    Outcome,
+    Progress,
+    Sink,
+    Start,
+    StreamShape,
+    StreamTarget,
+    TargetOptions,
+    Write,
+    WriteFrom,
+)
+from floodmark.sinks._failpoints import Failpoint, go_on
+from floodmark.spark._columns import EVENT_TIME, column_of, quoted
+from floodmark.spark._packed_rows import packed
+from floodmark.spark._sink_batches import known_times, rows_after
+from floodmark.spark._sink_rows import (
+    _OF_THE_SOURCE,
+    _TAKEN_BACK,
+    _TOO_EARLY,
+    DIFF,
+    TS,
+    RowForm,
+    _refuse,
+)
+from floodmark.streams import StreamHome, connect
+from floodmark.streams._stream_names import check_stream_name
+
+KEY: Final = "_key"
+"""The column with the keys of the rows, on their way."""
+_homes: dict[tuple[str, tuple[tuple[str, str], ...]], StreamHome] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSpec:
+    """Which stream is written, and how."""
+
+    stream: str
+    sink: str
+    options: TargetOptions
+    form: RowForm
+    shape: StreamShape
+    times: tuple[tuple[str, str], ...] = ()
+    """Columns that are added to the rows, and the expressions of the times in them."""
+    windows: frozenset[str] = frozenset()
+    """The time keys whose times are the last moments of windows."""
+    client: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Options of Kafka's client."""
+    failpoint: Failpoint = go_on
+
+    def open(self, home: Home) -> "StreamWriter":
+        """Return the writer."""
+        return StreamWriter(home, self)
+
+
+def stream_spec(
+    name: str, sink: str, form: RowForm, schema: StructType, options: TargetOptions, client: Mapping[str, str]
+) -> StreamSpec:
+    """Return what writes rows of a schema to the stream of a name, or refuse it.
+
+    The stream gets the columns of the rows. A time that is not one of them gets a column that is called as its key: so
+    do windows, whose time is their last moment, a microsecond before their end, as Spark has it in `window_time`.
+    """
+    columns = [field for field in schema.fields if not is_of_source(field.name)]
+    if not form.times:
+        raise InvalidOption(
+            "The rows have no time.",
+            rule="The watermark of a query goes on to those who read the stream, by the time of its rows.",
+            remedy="Keep the event time or the window as a column, or name the times, such as times={'at': 'at'}.",
+            option="times",
+        )
+    taken = {field.name.lower() for field in columns}
+    named: dict[str, str] = {}
+    added: dict[str, str] = {}
+    windows = set()
+    for key, text in form.times:
+        plain = [field.name for field in columns if text in (field.name, quoted(field.name))]
+        if plain:
+            named[key] = plain[0]
+            continue
+        if key.lower() in taken:
+            raise InvalidOption(
+                f"The time of the key {key!r} is {text}, and the rows have a column {key!r} that is something else.",
+                rule="A time that is no column of the rows gets a column that is called as its key.",
+                remedy="Rename that column, or add the time as a column and name it in `times`.",
+                option="times",
+            )
+        is_window = text in {f"{quoted(field.name)}.end" for field in columns if EVENT_TIME in field.metadata}
+        if is_window:
+            windows.add(key)
+        named[key] = key
+        added[key] = f"{text} - INTERVAL 1 MICROSECOND" if is_window else text
+    fields = [*columns, *(StructField(name, TimestampType()) for name in added)]
+    arrow = to_arrow_schema(StructType(fields), timezone="UTC", error_on_duplicated_field_names_in_struct=True)
+    shape = StreamShape(arrow, named, options.partitions)
+    check_stream_name(name)
+    return StreamSpec(name, sink, options, form, shape, tuple(added.items()), frozenset(windows), dict(client))
+
+
+class StreamWriter:
+    """Brings all rows to the driver, which writes a batch in one transaction."""
+
+    def __init__(self, home: Home, spec: StreamSpec) -> None:
+        """Write as the spec says; nothing is done to the stream before `start`."""
+        self._spec = spec
+        self._bindings = Bindings(home)
+        streams = _open_home(home.location, spec.client)
+        target = StreamTarget(streams, spec.stream, spec.shape, spec.sink, spec.options, failpoint=spec.failpoint)
+        self._sink = Sink(home, target, failpoint=spec.failpoint)
+
+    @property
+    def progress(self) -> Progress | None:
+        """What was written."""
+        return self._sink.progress
+
+    def start(self, query_id: str | None) -> Start:
+        """Fence whoever wrote before, read what was written, and decide."""
+        return self._sink.start()
+
+    def cuts(self, starts: Place | None, *, is_stateful: bool) -> tuple[Stop, ...]:
+        """Return where the batches of a query that goes on from `starts`, or begins, must end."""
+        return self._sink.cuts(starts, is_stateful=is_stateful)
+
+    def write(self, df: DataFrame, batch: Batch, watermarks: Mapping[str, int]) -> Outcome:
+        """Write a batch unless it was written."""
+        # A window that ends at the watermark may still come: its last moment is before that.
+        told = {key: time - (key in self._spec.windows) for key, time in watermarks.items()}
+        return self._sink.write(batch, partial(self._rows, df, batch), watermarks=told)
+
+    def close(self) -> None:
+        """Let go."""
+        self._sink.close()
+
+    def _rows(self, df: DataFrame, batch: Batch, decision: Write | WriteFrom) -> Iterator[Any]:
+        spec = self._spec
+        after = rows_after(decision, batch, spec.form, self._bindings)
+        told = known_times(spec.form, batch, self.progress)
+        rows = arranged(df, spec, after=after, told=told)
+        return _keyed(packed(rows).toLocalIterator(prefetchPartitions=True))
+
+
+def arranged(df: DataFrame, spec: StreamSpec, *, after: int | None, told: Mapping[str, int]) -> DataFrame:
+    """Return rows with the columns of the stream, and `_key` if they have keys.
+
+    Those up to `after` are left out. One that must not be written, or is before what was `told` of time, ends Spark's
+    job: see `refused`.
+    """
+    form = spec.form
+    if after is not None:
+        df = df.where(F.unix_micros(column_of(TS)) > after)
+    added = dict(spec.times)
+    columns: dict[str, Column] = {
+        name: F.expr(added[name]) if name in added else column_of(name) for name in spec.shape.schema.names
+    }
+    for key, known in sorted(told.items()):
+        time = columns[spec.shape.times[key]]
+        micros = F.unix_micros(time)
+        why = F.concat(F.lit(f"{_TOO_EARLY}{known} {key} "), micros.cast("string"))
+        columns[spec.shape.times[key]] = F.when(micros < known, _refuse(why)).otherwise(time)
+    chosen = [column.alias(name) for name, column in columns.items()]
+    if form.key:
+        chosen.append(form._key().alias(KEY))
+    if not form.has_diff:
+        return df.select(*chosen)
+    diff = F.coalesce(column_of(DIFF).cast("int"), F.lit(1))
+    times = F.when(diff < 0, _refuse(F.lit(_TAKEN_BACK))).otherwise(F.array_repeat(F.lit(1), diff))
+    return df.select(*chosen, F.explode(times).alias(DIFF)).drop(DIFF)
+
+
+def is_of_source(name: str) -> bool:
+    """Return whether a column says where a row came from, and is not written."""
+    return name in (*_OF_THE_SOURCE, DIFF) or name.startswith("_kafka_")
+
+
+def _keyed(cells: Iterator[Any]) -> Iterator[KeyedRows]:
+    for (cell,) in cells:
+        with pa.ipc.open_stream(cell) as reader:
+            for batch in reader:
+                place = batch.schema.get_field_index(KEY)
+                if place < 0:
+                    yield KeyedRows(batch)
+                else:
+                    yield KeyedRows(batch.remove_column(place), batch.column(place))
+
+
+def _open_home(location: str, client: Mapping[str, str]) -> StreamHome:
+    """Return the home at a place, opened once in each process: as any writer's process, it looks after watermarks."""
+    key = location, tuple(sorted(client.items()))
+    known = _homes.get(key)
+    if known is None:
+        known = _homes[key] = connect(location, log_options=client or None)
+    return known

@@ -1,0 +1,135 @@
+"""The rows of a batch as they stand in files: all columns of the data with their types, and nothing else."""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructField, StructType, TimestampType
+
+from floodmark.errors import InvalidOption, UnsupportedFrame
+from floodmark.spark._columns import column_of
+from floodmark.spark._sink_rows import _TAKEN_BACK, _TOO_EARLY, DIFF, TS, RowForm, _refuse, is_data
+
+_KINDS: Final = (
+    *("binary", "boolean", "byte", "date", "double", "float", "integer", "long", "short", "string", "timestamp"),
+    "timestamp_ntz",
+)
+_NOT_IN_NAMES: Final = frozenset(" ,;{}()\n\t=")
+_SETTINGS: Final = {
+    # What Spark writes by default other readers have to guess.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TableForm:
+    """Which columns the rows of a DataFrame have in files."""
+
+    form: RowForm
+    columns: tuple[str, ...]
+    with_ts: bool
+    schema: str
+    """Their schema, as JSON."""
+
+    @classmethod
+    def of(cls, schema: StructType, form: RowForm, *, with_ts: bool) -> "TableForm":
+        """Return the form for rows of a schema, or refuse it. With `with_ts` there is a column for the timestamp."""
+        if form.mode != "append":
+            raise InvalidOption(
+                f"The mode of a sink that writes files is {form.mode!r}.",
+                rule="Files are added, and none is changed: rows that take the place of others would need all of them.",
+                remedy="Leave `mode` out, and merge what was appended with a query of its own; or write to Kafka.",
+                option="mode",
+                value=form.mode,
+            )
+        fields = [field for field in schema.fields if is_data(field.name)]
+        if with_ts:
+            fields.append(StructField(TS, TimestampType()))
+        found = json.loads(StructType(fields).json())
+        _check(found, "")
+        return cls(form, tuple(field.name for field in fields if field.name != TS), with_ts, _bare(found))
+
+    def rows(self, df: DataFrame, ts: int, *, after: int | None, told: Mapping[str, int]) -> DataFrame:
+        """Return the rows. Those without a timestamp of their own get `ts`; those up to `after` are left out.
+
+        One that must not be written, or is before what was `told` of time, ends Spark's job: see `refused`.
+        """
+        form = self.form
+        stamp = column_of(TS) if form.has_ts else F.timestamp_micros(F.lit(ts))
+        found = df if after is None else df.where(F.unix_micros(stamp) > after)
+        if form.has_diff:
+            diff = F.coalesce(column_of(DIFF).cast("int"), F.lit(1))
+            times = F.when(diff < 0, _refuse(F.lit(_TAKEN_BACK))).otherwise(F.array_repeat(F.lit(1), diff))
+            found = found.withColumn(DIFF, F.explode(times))
+        columns = [column_of(name) for name in self.columns]
+        for name, known in sorted(told.items()):
+            time = F.unix_micros(F.expr(dict(form.times)[name]))
+            why = F.concat(F.lit(f"{_TOO_EARLY}{known} {name} "), time.cast("string"))
+            columns[0] = F.when(time < known, _refuse(why)).otherwise(columns[0])
+        named = [column.alias(name) for name, column in zip(self.columns, columns, strict=True)]
+        return found.select(*named, *([stamp.alias(TS)] if self.with_ts else ()))
+
+
+def write_parquet(df: DataFrame, directory: str, partition_by: tuple[str, ...] = ()) -> None:
+    """Write rows as Parquet files into a directory that is not there yet. A task that fails leaves none."""
+    with _settings(df.sparkSession):
+        writer = df.write.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false").mode("errorifexists")
+        (writer.partitionBy(*partition_by) if partition_by else writer).parquet(f"file://{directory}")
+
+
+@contextmanager
+def _settings(spark: SparkSession) -> Iterator[None]:
+    before = {name: str(spark.conf.get(name)) for name in _SETTINGS}
+    for name, value in _SETTINGS.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            spark.conf.set(name, value)
+
+
+def _check(kind: Any, place: str) -> None:
+    """Refuse types and names that tables do not have."""
+    if isinstance(kind, str):
+        if kind not in _KINDS and not kind.startswith("decimal("):
+            raise UnsupportedFrame(
+                f"The column {place} has the type {kind}.",
+                rule=f"Tables have columns of the types {', '.join(_KINDS)} and decimal, and of those in others.",
+                remedy="Cast it, or leave it out.",
+                column=place,
+                type=kind,
+            )
+    elif kind["type"] == "struct":
+        for field in kind["fields"]:
+            name = f"{place}.{field['name']}" if place else field["name"]
+            if _NOT_IN_NAMES & set(field["name"]):
+                raise UnsupportedFrame(
+                    f"A column is named {name!r}.",
+                    rule="Names of columns in tables have no space, comma, semicolon, bracket, tab or equals sign.",
+                    remedy="Name it otherwise, such as count('*').alias('n').",
+                    column=name,
+                )
+            _check(field["type"], name)
+    else:
+        for part in ("elementType", "keyType", "valueType"):
+            if part in kind:
+                _check(kind[part], f"{place}.{part.removesuffix('Type')}")
+
+
+def _bare(schema: Any) -> str:
+    """Return a schema as JSON without what Spark says of columns for itself."""
+
+    def bare(value: Any) -> Any:
+        if isinstance(value, list):
+            return [bare(one) for one in value]
+        if isinstance(value, dict):
+            return {name: {} if name == "metadata" else bare(one) for name, one in value.items()}
+        return value
+
+    return json.dumps(bare(schema))

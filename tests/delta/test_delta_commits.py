@@ -1,0 +1,360 @@
+"""Commits to tables under a name: numbers rise, whoever was overtaken is told, and files are seen at once or never."""
+
+import json
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import CommitProperties, DeltaTable, QueryBuilder, Transaction, write_deltalake
+from deltalake.schema import Field, PrimitiveType
+
+from floodmark.delta import DeltaCommits, differences
+from floodmark.delta._stats import stats_of
+from floodmark.errors import InvalidValue, TableConflict, TableFailed, TableUnfit
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def schema(**columns: Any) -> str:
+    fields = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in columns.items()]
+    return json.dumps({"type": "struct", "fields": fields})
+
+
+ROWS = schema(n="long")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "table"
+
+
+def open_table(path: Path, app: str = "app", columns: str = ROWS) -> DeltaCommits:
+    return DeltaCommits.open(path, app, columns)
+
+
+def stage(table: DeltaCommits, attempt: str, *numbers: int) -> Any:
+    directory = table.staging.begin(attempt)
+    directory.mkdir()
+    pq.write_table(pa.table({"n": pa.array(numbers, pa.int64())}), directory / "part-0.parquet")
+    return table.staging.found(attempt)
+
+
+def rows(path: Path, query: str = "SELECT n FROM t ORDER BY n") -> list[Any]:
+    found = QueryBuilder().register("t", DeltaTable(str(path))).execute(query).read_all()
+    return [tuple(row.values()) for row in pa.table(found).to_pylist()]
+
+
+def test_staged_files_are_seen_with_their_commit_and_not_before(path: Path) -> None:
+    table = open_table(path)
+    files = stage(table, "a1", 1, 2)
+    assert (rows(path), table.has_rows()) == ([], False)
+    table.commit(files, 1, {"said": "yes"})
+    assert (rows(path), table.has_rows(), table.number) == ([(1,), (2,)], True, 1)
+    newest = table.newest()
+    assert newest is not None
+    assert (newest.number, newest.metadata["said"]) == (1, "yes")
+
+
+@pytest.mark.parametrize("number", [2, 1, 0])
+def test_a_number_that_does_not_rise_is_refused(path: Path, number: int) -> None:
+    table = open_table(path)
+    table.commit((), 2, {})
+    with pytest.raises(TableConflict) as refused:
+        table.commit(stage(table, "a1", 1), number, {})
+    assert refused.value.fields["number"] == number
+    assert rows(path) == []
+
+
+def test_the_table_itself_would_take_an_older_number(path: Path) -> None:
+    """Why it is checked here: Delta Lake sees only that two commits were made from the same version."""
+    table = open_table(path)
+    table.commit((), 2, {})
+    raw = DeltaTable(str(path))
+    said = CommitProperties(app_transactions=[Transaction("app", 1)])
+    raw.create_write_transaction([], "append", raw.schema(), commit_properties=said)
+    assert DeltaTable(str(path)).transaction_version("app") == 1
+
+
+def test_whoever_was_overtaken_finds_a_conflict_whatever_number_it_takes(path: Path) -> None:
+    table, other = open_table(path), open_table(path)
+    other.commit(stage(other, "b1", 1), 1, {})
+    for number in (1, 2, 7):
+        with pytest.raises(TableConflict):
+            table.commit(stage(table, f"a{number}", 2), number, {})
+    table.reload()
+    assert table.number == 1
+    table.commit(stage(table, "a8", 2), 2, {})
+    assert rows(path) == [(1,), (2,)]
+
+
+def test_commits_of_others_are_no_conflict(path: Path) -> None:
+    table, other = open_table(path), open_table(path, "other")
+    other.commit(stage(other, "b1", 1), 5, {})
+    write_deltalake(str(path), pa.table({"n": pa.array([3], pa.int64())}), mode="append")
+    table.commit(stage(table, "a1", 2), 1, {"said": "mine"})
+    assert rows(path) == [(1,), (2,), (3,)]
+    newest = table.newest()
+    assert newest is not None
+    assert (newest.number, newest.metadata["said"]) == (1, "mine")
+
+
+def test_a_table_that_was_changed_since_is_a_conflict(path: Path) -> None:
+    table = open_table(path)
+    DeltaTable(str(path)).alter.add_columns([Field("more", PrimitiveType("string"))])
+    with pytest.raises(TableConflict, match="Metadata changed"):
+        table.commit(stage(table, "a1", 1), 1, {})
+    table.reload()
+    with pytest.raises(TableUnfit, match="more is missing in the rows"):
+        table.check(ROWS)
+
+
+@pytest.mark.parametrize("others", [0, 1, 30])
+def test_the_last_commit_is_found_behind_those_of_others(path: Path, others: int) -> None:
+    table, other = open_table(path), open_table(path, "other")
+    table.commit((), 1, {"said": "first"})
+    table.commit((), 2, {"said": "second"})
+    other.reload()
+    for number in range(1, others + 1):
+        other.commit((), number, {"said": "foreign"})
+    table.reload()
+    newest, first = table.newest(), table.find_commit("said", "first")
+    assert newest is not None
+    assert first is not None
+    assert (newest.number, newest.metadata["said"], first.number) == (2, "second", 1)
+    assert table.find_commit("said", "foreign") is None
+
+
+def test_a_commit_that_the_log_has_lost_is_an_error_and_not_nothing(path: Path) -> None:
+    table, other = open_table(path), open_table(path, "other")
+    table.commit((), 1, {})
+    other.reload()
+    other.commit((), 1, {})
+    DeltaTable(str(path)).create_checkpoint()
+    (path / "_delta_log" / f"{1:020}.json").unlink()
+    table.reload()
+    assert table.number == 1
+    with pytest.raises(TableFailed) as lost:
+        table.newest()
+    assert lost.value.fields["number"] == 1
+
+
+def test_two_that_make_a_table_at_once_have_the_same_one(path: Path) -> None:
+    assert open_table(path).table_id == open_table(path, "other").table_id
+
+
+def test_where_there_is_no_table_none_is_found_and_nothing_is_made(path: Path) -> None:
+    assert DeltaCommits.find(path, "app") is None
+    with pytest.raises(TableFailed):
+        DeltaCommits.open(path, "app")
+    assert not path.exists()
+
+
+def test_a_table_that_was_made_anew_has_another_id(path: Path) -> None:
+    first = open_table(path).table_id
+    path.rename(path.with_name("moved"))
+    assert open_table(path).table_id != first
+
+
+def test_attempts_that_were_not_committed_are_swept_and_others_stay(path: Path) -> None:
+    table = open_table(path)
+    table.commit(stage(table, "a1", 1), 1, {})
+    stage(table, "a2", 2)
+    stage(table, "a3", 3)
+    table.staging.begin("a4")
+    assert table.staging.open() == ["a1", "a2", "a3", "a4"]
+    assert table.sweep(["a3"]) == ["a2", "a4"]
+    assert table.staging.open() == []
+    assert sorted(found.name for found in path.glob("floodmark-*")) == ["floodmark-a1", "floodmark-a3"]
+    assert rows(path) == [(1,)]
+
+
+def test_what_another_application_stages_is_not_swept(path: Path) -> None:
+    table, other = open_table(path), open_table(path, "other")
+    stage(other, "b1", 1)
+    assert table.sweep([]) == []
+    assert other.staging.found("b1")
+
+
+def test_an_attempt_has_a_plain_name(path: Path) -> None:
+    with pytest.raises(InvalidValue):
+        open_table(path).staging.begin("../a")
+
+
+def test_files_without_rows_and_what_is_no_parquet_are_left_out(path: Path) -> None:
+    table = open_table(path)
+    stage(table, "a1")
+    directory = table.staging.directory("a1")
+    (directory / "_SUCCESS").touch()
+    pq.write_table(pa.table({"n": pa.array([5], pa.int64())}), directory / "part-1.parquet")
+    (found,) = table.staging.found("a1")
+    assert (found.path, found.rows, found.size) == (
+        "floodmark-a1/part-1.parquet",
+        1,
+        os.path.getsize(path / found.path),
+    )
+    assert [one.name for one in directory.iterdir()] == ["part-1.parquet"]
+
+
+def test_bounds_of_files_lose_no_row_to_any_question(path: Path) -> None:
+    table = open_table(path, columns=schema(n="long", at="timestamp", day="date", name="string", rate="double"))
+    wanted = []
+    for number in range(4):
+        moments = [START + timedelta(microseconds=number * 10_000 + step * 777) for step in range(5)]
+        some = {
+            "n": pa.array([None, *range(number * 5, number * 5 + 4)], pa.int64()),
+            "at": pa.array(moments, pa.timestamp("us", "UTC")),
+            "day": pa.array([one.date() + timedelta(days=number) for one in moments]),
+            "name": pa.array([f"{number}" for _ in moments]),
+            "rate": pa.array([float("nan"), 0.5, 1.5, None, 2.5]),
+        }
+        directory = table.staging.begin(f"a{number}")
+        directory.mkdir()
+        pq.write_table(pa.table(some), directory / "part.parquet", row_group_size=2)
+        table.commit(table.staging.found(f"a{number}"), number + 1, {})
+        wanted += moments
+    for moment in wanted:
+        for sign, right in (
+            ("=", 1),
+            (">=", sum(one >= moment for one in wanted)),
+            ("<", sum(one < moment for one in wanted)),
+        ):
+            kind = 'Timestamp(Microsecond, Some("UTC"))'
+            asked = f"SELECT count(*) FROM t WHERE at {sign} arrow_cast('{moment.isoformat()}', '{kind}')"
+            assert rows(path, asked) == [(right,)], asked
+    assert rows(path, "SELECT count(*) FROM t WHERE n IS NULL") == [(4,)]
+    assert rows(path, "SELECT count(*) FROM t WHERE n >= 7 AND n < 13") == [(5,)]
+    assert rows(path, "SELECT count(*) FROM t WHERE day = DATE '2026-01-03'") == [(5,)]
+    stats = pa.table(DeltaTable(str(path)).get_add_actions(flatten=True)).to_pylist()
+    assert sorted((one["min.n"], one["max.n"], one["null_count.n"]) for one in stats) == [
+        (first, first + 3, 1) for first in (0, 5, 10, 15)
+    ]
+
+
+def stats(*, null_counts: bool = True, **columns: Any) -> dict[str, Any]:
+    """Return what is told of a file with two rows in each of its groups."""
+    sink = pa.BufferOutputStream()
+    told = list(columns) if null_counts else []
+    pq.write_table(pa.table(columns), sink, row_group_size=2, write_statistics=told or False)
+    found: dict[str, Any] = json.loads(stats_of(pq.read_metadata(pa.BufferReader(sink.getvalue()))))
+    return found
+
+
+def test_bounds_of_moments_are_made_wider_and_never_narrower() -> None:
+    moments = [START + timedelta(microseconds=step) for step in (1, 1_999, 2_500, 2_501)]
+    found = stats(
+        at=pa.array(moments, pa.timestamp("us", "UTC")), old=pa.array([-1, -999, -1_001, -5], pa.timestamp("us", "UTC"))
+    )
+    assert found["minValues"] == {"at": "2026-01-01T00:00:00.000Z", "old": "1969-12-31T23:59:59.998Z"}
+    assert found["maxValues"] == {"at": "2026-01-01T00:00:00.003Z", "old": "1970-01-01T00:00:00.000Z"}
+
+
+def test_a_group_of_nulls_takes_no_bounds_away() -> None:
+    found = stats(n=pa.array([None, None, 4, 5], pa.int64()), x=pa.array([1.0, 2.0, 3.0, None]))
+    assert (found["minValues"], found["maxValues"], found["nullCount"]) == ({"n": 4}, {"n": 5}, {"n": 2, "x": 1})
+    assert stats(n=pa.array([None, None], pa.int64()))["minValues"] == {}
+    assert stats(null_counts=False, n=pa.array([1, 2])) == {
+        "numRecords": 2,
+        "minValues": {},
+        "maxValues": {},
+        "nullCount": {},
+    }
+
+
+def test_nothing_is_told_of_columns_inside_of_others_and_of_moments_that_nobody_can_write() -> None:
+    found = stats(
+        n=pa.array([{"n": 1}, {"n": 2}], pa.struct([("n", pa.int64())])),
+        far=pa.array([2**62, 2**62 + 1], pa.timestamp("us", "UTC")),
+    )
+    assert (found["minValues"], found["nullCount"]) == ({}, {"far": 0})
+
+
+def test_files_go_to_their_partitions_and_take_the_place_of_those_before(path: Path) -> None:
+    table = DeltaCommits.open(path, "app", schema(n="long", place="string"), partition_by=["place"])
+    assert table.partition_by == ("place",)
+
+    def staged(attempt: str, **numbers: int | None) -> Any:
+        directory = table.staging.begin(attempt)
+        for name, number in numbers.items():
+            # As Spark names directories: what has a meaning in paths is written as %XX.
+            inside = directory / f"place={'__HIVE_DEFAULT_PARTITION__' if name == 'none' else name + '%3A %25'}"
+            inside.mkdir(parents=True)
+            pq.write_table(pa.table({"n": pa.array([number], pa.int64())}), inside / "part.parquet")
+        return table.staging.found(attempt)
+
+    table.commit(staged("a1", a=1, b=2, none=3), 1, {})
+    every = "SELECT n, place FROM t ORDER BY n"
+    assert rows(path, every) == [(1, "a: %"), (2, "b: %"), (3, None)]
+    table.commit(staged("a2", a=4), 2, {}, replace=[("place", "=", "a: %")])
+    assert rows(path, every) == [(2, "b: %"), (3, None), (4, "a: %")]
+
+
+@pytest.mark.parametrize(
+    ("have", "come", "told"),
+    [
+        (schema(a="long"), schema(a="long"), []),
+        (schema(a="long", b="string"), schema(b="string", a="long"), []),
+        (schema(a="long"), schema(a="integer"), ["a is long in the table and integer in the rows"]),
+        (schema(a="long"), schema(b="long"), ["a is missing in the rows", "b is not in the table"]),
+        (
+            schema(a={"type": "struct", "fields": [{"name": "x", "type": "long"}]}),
+            schema(a={"type": "struct", "fields": [{"name": "x", "type": "date"}]}),
+            ["a.x is long in the table and date in the rows"],
+        ),
+        (
+            schema(a={"type": "array", "elementType": "long", "containsNull": True}),
+            schema(a={"type": "array", "elementType": "string", "containsNull": True}),
+            ["a[] is long in the table and string in the rows"],
+        ),
+        (
+            schema(a={"type": "map", "keyType": "string", "valueType": "long"}),
+            schema(a={"type": "map", "keyType": "string", "valueType": "string"}),
+            ["a.value is long in the table and string in the rows"],
+        ),
+        (
+            schema(a={"type": "array", "elementType": "long"}),
+            schema(a="long"),
+            ["a is array in the table and long in the rows"],
+        ),
+        (
+            ROWS.replace("true", "false"),
+            ROWS,
+            ["n must not be null in the table and may be in the rows"],
+        ),
+        (ROWS, ROWS.replace("true", "false"), []),
+    ],
+)
+def test_columns_are_compared_by_name_and_type(have: str, come: str, told: list[str]) -> None:
+    assert differences(have, come) == told
+
+
+def test_rows_with_other_columns_are_refused(path: Path) -> None:
+    table = open_table(path)
+    with pytest.raises(TableUnfit) as refused:
+        table.check(schema(n="string"))
+    assert refused.value.fields["differences"] == ["n is long in the table and string in the rows"]
+
+
+def test_a_table_with_a_constraint_is_refused(path: Path) -> None:
+    open_table(path)
+    DeltaTable(str(path)).alter.add_constraint({"positive": "n > 0"})
+    with pytest.raises(TableUnfit) as refused:
+        open_table(path).check()
+    assert refused.value.fields["needs"] == ["the constraint positive"]
+
+
+def test_a_table_partitioned_by_moments_is_refused(path: Path) -> None:
+    table = DeltaCommits.open(path, "app", schema(n="long", at="timestamp"), partition_by=["at"])
+    with pytest.raises(TableUnfit) as refused:
+        table.check()
+    assert refused.value.fields["needs"] == ["partitions by at, which is timestamp"]
+
+
+def test_a_table_whose_log_is_broken_says_so(path: Path) -> None:
+    open_table(path)
+    (path / "_delta_log" / f"{0:020}.json").write_text("nonsense")
+    with pytest.raises(TableFailed):
+        DeltaCommits.find(path, "app")
