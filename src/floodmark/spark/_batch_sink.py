@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -12,7 +12,7 @@ from floodmark.errors import SinkCheckpointInvalid, SinkTimedOut
 from floodmark.sinks import Batch, Drop, Outcome, Progress, Start
 from floodmark.sinks._order import is_at_most
 from floodmark.spark._offset_log import OffsetLog
-from floodmark.spark._sink_rows import refused
+from floodmark.spark._row_refusals import refused
 from floodmark.spark._stream_rows import open_home
 
 
@@ -34,6 +34,51 @@ class SinkWriter(Protocol):
 
     def close(self) -> None:
         """Let go."""
+
+
+class StartedSink(Protocol):
+    """What writers of all kinds have behind them."""
+
+    @property
+    def progress(self) -> Progress | None:
+        """What was written."""
+
+    def start(self) -> Start:
+        """Fence whoever wrote before, read what was written, and decide."""
+
+    def cuts(self, starts: Place | None, *, is_stateful: bool) -> tuple[Stop, ...]:
+        """Return where the batches of a query must end."""
+
+    def close(self) -> None:
+        """Let go."""
+
+
+S = TypeVar("S", bound=StartedSink)
+
+
+class WriterOver(Generic[S]):
+    """A writer that only has to bring the rows: the rest is its sink's."""
+
+    def __init__(self, sink: S) -> None:
+        """Write to this sink."""
+        self._sink = sink
+
+    @property
+    def progress(self) -> Progress | None:
+        """What was written."""
+        return self._sink.progress
+
+    def start(self, query_id: str | None) -> Start:
+        """Fence whoever wrote before, read what was written, and decide."""
+        return self._sink.start()
+
+    def cuts(self, starts: Place | None, *, is_stateful: bool) -> tuple[Stop, ...]:
+        """Return where the batches of a query that goes on from `starts`, or begins, must end."""
+        return self._sink.cuts(starts, is_stateful=is_stateful)
+
+    def close(self) -> None:
+        """Let go."""
+        self._sink.close()
 
 
 class SinkSpec(Protocol):

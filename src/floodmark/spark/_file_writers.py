@@ -8,13 +8,14 @@ from typing import Literal, Protocol
 
 from pyspark.sql import DataFrame
 
-from floodmark.bindings import Bindings, Place, Stop
+from floodmark.bindings import Bindings
 from floodmark.control import Home
-from floodmark.sinks import Batch, Outcome, Progress, Start, Write, WriteFrom
+from floodmark.sinks import Batch, Outcome, Write, WriteFrom
 from floodmark.sinks._closing_sink import ClosingSink
 from floodmark.sinks._closing_target import ClosingLog, ClosingOptions, ClosingTarget
 from floodmark.sinks._closings import Part
 from floodmark.sinks._failpoints import Failpoint, go_on
+from floodmark.spark._batch_sink import WriterOver
 from floodmark.spark._sink_batches import known_times, newest_ts, rows_after
 from floodmark.spark._table_rows import TableForm, write_parquet
 
@@ -45,7 +46,7 @@ class FileLogs(ClosingLog, Protocol):
         """Return the files that an attempt has made."""
 
 
-class FileWriter:
+class FileWriter(WriterOver[ClosingSink]):
     """Lets Spark write the files of a batch, and closes them."""
 
     def __init__(self, home: Home, spec: FilesSpec) -> None:
@@ -55,28 +56,11 @@ class FileWriter:
         self._log = _log_of(spec)
         target = ClosingTarget(self._log, spec.options, failpoint=spec.failpoint)
         mode: Literal["atomic", "staged"] = "atomic" if spec.kind == "delta" else "staged"
-        self._sink = ClosingSink(home, target, mode, failpoint=spec.failpoint)
-
-    @property
-    def progress(self) -> Progress | None:
-        """What was written."""
-        return self._sink.progress
-
-    def start(self, query_id: str | None) -> Start:
-        """Fence whoever wrote before, read what was written, and decide."""
-        return self._sink.start()
-
-    def cuts(self, starts: Place | None, *, is_stateful: bool) -> tuple[Stop, ...]:
-        """Return where the batches of a query that goes on from `starts`, or begins, must end."""
-        return self._sink.cuts(starts, is_stateful=is_stateful)
+        super().__init__(ClosingSink(home, target, mode, failpoint=spec.failpoint))
 
     def write(self, df: DataFrame, batch: Batch, watermarks: Mapping[str, int]) -> Outcome:
         """Write a batch unless it was written."""
         return self._sink.write(batch, partial(self._run, df, batch), watermarks=watermarks)
-
-    def close(self) -> None:
-        """Let go."""
-        self._sink.close()
 
     def _run(self, df: DataFrame, batch: Batch, decision: Write | WriteFrom, attempt: str) -> list[Part]:
         form, log = self._spec.form, self._log

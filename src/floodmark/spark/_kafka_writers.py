@@ -11,7 +11,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from floodmark.bindings import Bindings, Limits, Place, Stop, next_offset
+from floodmark.bindings import Bindings, Limits, Stop, next_offset
 from floodmark.bindings._places import load_place, save_place
 from floodmark.control import Home
 from floodmark.kafka import KafkaSettings
@@ -25,7 +25,6 @@ from floodmark.sinks import (
     KafkaTarget,
     Outcome,
     OutRow,
-    Progress,
     Sink,
     Start,
     Step,
@@ -35,6 +34,7 @@ from floodmark.sinks import (
 )
 from floodmark.sinks._failpoints import Failpoint, go_on
 from floodmark.sinks._gate import Cut, misaligned
+from floodmark.spark._batch_sink import WriterOver
 from floodmark.spark._packed_rows import packed, rows_of, unpacked
 from floodmark.spark._sink_batches import known_times, newest_ts, rows_after
 from floodmark.spark._sink_rows import RowForm
@@ -63,7 +63,7 @@ class KafkaSpec:
         return AtomicWriter(home, self) if self.groups is None else ParallelWriter(home, self, self.groups)
 
 
-class AtomicWriter:
+class AtomicWriter(WriterOver[Sink]):
     """Brings all rows to the driver, which writes a batch in one transaction."""
 
     def __init__(self, home: Home, spec: KafkaSpec) -> None:
@@ -71,30 +71,13 @@ class AtomicWriter:
         self._spec = spec
         self._bindings = Bindings(home)
         target = KafkaTarget(spec.settings, spec.topic, spec.sink, spec.options, failpoint=spec.failpoint)
-        self._sink = Sink(home, target, failpoint=spec.failpoint)
-
-    @property
-    def progress(self) -> Progress | None:
-        """What was written."""
-        return self._sink.progress
-
-    def start(self, query_id: str | None) -> Start:
-        """Fence whoever wrote before, read what was written, and decide."""
-        return self._sink.start()
-
-    def cuts(self, starts: Place | None, *, is_stateful: bool) -> tuple[Stop, ...]:
-        """Return where the batches of a query that goes on from `starts`, or begins, must end."""
-        return self._sink.cuts(starts, is_stateful=is_stateful)
+        super().__init__(Sink(home, target, failpoint=spec.failpoint))
 
     def write(self, df: DataFrame, batch: Batch, watermarks: Mapping[str, int]) -> Outcome:
         """Write a batch unless it was written."""
         split = self._split(batch)
         rows = partial(self._rows, df, batch, ordered=split is not None)
         return self._sink.write(batch, rows, watermarks=watermarks, split=split)
-
-    def close(self) -> None:
-        """Let go."""
-        self._sink.close()
 
     def _rows(
         self, df: DataFrame, batch: Batch, decision: Write | WriteFrom, *, ordered: bool
@@ -122,7 +105,7 @@ class AtomicWriter:
         return split
 
 
-class ParallelWriter:
+class ParallelWriter(WriterOver[GroupedSink]):
     """Lets tasks write, each a group of partitions, and closes a batch when all have."""
 
     def __init__(self, home: Home, spec: KafkaSpec, groups: int) -> None:
@@ -131,28 +114,15 @@ class ParallelWriter:
         layout = GroupLayout(max(spec.options.partitions, groups), groups, FUNCTION)
         target = GroupedTarget(spec.settings, spec.topic, spec.sink, layout, spec.options, failpoint=spec.failpoint)
         self._layout = layout
-        self._sink = GroupedSink(home, target, failpoint=spec.failpoint)
-
-    @property
-    def progress(self) -> Progress | None:
-        """What all groups have written."""
-        return self._sink.progress
+        super().__init__(GroupedSink(home, target, failpoint=spec.failpoint))
 
     def start(self, query_id: str | None) -> Start:
         """Fence the driver and all groups, read what was written, and decide."""
         return self._sink.start(query_id)
 
-    def cuts(self, starts: Place | None, *, is_stateful: bool) -> tuple[Stop, ...]:
-        """Return where the batches of a query that goes on from `starts`, or begins, must end."""
-        return self._sink.cuts(starts, is_stateful=is_stateful)
-
     def write(self, df: DataFrame, batch: Batch, watermarks: Mapping[str, int]) -> Outcome:
         """Write a batch unless it was written."""
         return self._sink.write(batch, partial(self._run, df, batch), watermarks=watermarks)
-
-    def close(self) -> None:
-        """Let go."""
-        self._sink.close()
 
     def _run(self, df: DataFrame, batch: Batch, writers: Sequence[GroupWriter]) -> list[GroupResult]:
         spec, layout = self._spec, writers[0].base.layout

@@ -1,6 +1,5 @@
 """The rows of a batch as records: keys and values as bytes, which Spark makes of the columns."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -9,20 +8,15 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, IntegralType, StringType, StructType, TimestampType
 
-from floodmark.errors import InvalidOption, SinkRowRefused
+from floodmark.errors import InvalidOption
 from floodmark.spark._columns import column_of, known_field
+from floodmark.spark._row_refusals import DIFF, as_often_as_told, diff_of_row, unless_early, with_key
 
 WriteMode = Literal["append", "upsert"]
 
-DIFF: Final = "_diff"
-"""The column that says how often a row is to be written; below 0 it takes back what was."""
 TS: Final = "_ts"
 _OF_THE_SOURCE: Final = ("_segment", "_offset", TS, "_w", "_bad")
 _OF_RECORDS: Final = ("key", "value", "headers")
-_REFUSED: Final = "floodmark refuses: "
-_NO_KEY: Final = "no key"
-_TAKEN_BACK: Final = "taken back"
-_TOO_EARLY: Final = "too early: "
 _JSON: Final = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", "ignoreNullFields": "false"}
 
 
@@ -100,25 +94,21 @@ class RowForm:
         written, or is before what was `told` of time, ends Spark's job: see `refused`.
         """
         value = column_of("value").cast("binary") if not self.data else _as_json(self.data)
-        key = self._key()
+        key = self.key_column()
         stamp = F.unix_micros(column_of(TS)) if self.has_ts else F.lit(ts).cast("long")
         columns = [stamp.alias("ts"), *([column_of("headers")] if self.has_headers else ())]
         if self.mode == "upsert":
-            key = F.when(key.isNull(), _refuse(F.lit(_NO_KEY))).otherwise(key)
+            key = with_key(key)
         for name, known in sorted((told or {}).items()):
-            time = F.unix_micros(F.expr(dict(self.times)[name]))
-            why = F.concat(F.lit(f"{_TOO_EARLY}{known} {name} "), time.cast("string"))
-            value = F.when(time < known, _refuse(why)).otherwise(value)
+            value = unless_early(value, F.expr(dict(self.times)[name]), name, known)
         if not self.has_diff:
             found = df.select(key.alias("key"), value.alias("value"), *columns)
         elif self.mode == "upsert":
-            diff = F.coalesce(column_of(DIFF).cast("int"), F.lit(1))
+            diff = diff_of_row()
             columns.append(diff.alias("diff"))
             found = df.select(key.alias("key"), F.when(diff > 0, value).alias("value"), *columns).where("diff != 0")
         else:
-            diff = F.coalesce(column_of(DIFF).cast("int"), F.lit(1))
-            times = F.when(diff < 0, _refuse(F.lit(_TAKEN_BACK))).otherwise(F.array_repeat(F.lit(1), diff))
-            found = df.select(key.alias("key"), value.alias("value"), *columns, F.explode(times).alias("diff"))
+            found = df.select(key.alias("key"), value.alias("value"), *columns, as_often_as_told().alias("diff"))
         if after is not None:
             found = found.where(F.col("ts") > after)
         if ordered or (self.mode == "upsert" and self.has_diff):
@@ -126,7 +116,8 @@ class RowForm:
             found = found.repartition(1).sortWithinPartitions("ts", *(["diff"] if self.has_diff else ()))
         return found.drop("diff")
 
-    def _key(self) -> Column:
+    def key_column(self) -> Column:
+        """Return the keys of rows, as bytes."""
         if not self.key:
             return F.lit(None).cast("binary")
         if len(self.key) > 1:
@@ -136,26 +127,6 @@ class RowForm:
         return key.cast("binary") if self.is_bytes_key else key.cast("string").cast("binary")
 
 
-def refused(message: str, sink: str) -> SinkRowRefused | None:
-    """Return the error for the row that has ended Spark's job, by what Spark says; None if it was something else."""
-    found = re.search(rf"{_REFUSED}(?P<why>[^\n;]*);", message)
-    if found is None:
-        return None
-    why = found["why"]
-    if why == _NO_KEY:
-        fact, rule = "A row has no key.", "An upsert takes the place of what had its key."
-        remedy = "Leave such rows out."
-    elif why == _TAKEN_BACK:
-        fact, rule = f"A row is to be taken back: its {DIFF} is below 0.", "What was appended stays."
-        remedy = "Write with mode='upsert' and a key, or leave such rows out."
-    else:
-        watermark, key, time = why.removeprefix(_TOO_EARLY).split(" ")
-        fact = f"A row has the time {time} for {key!r}, and readers were told that none before {watermark} comes."
-        rule = "What a sink says of time holds for all windows that come later."
-        remedy = "Give the sink a `lag`: as much as the times of its rows are behind the watermark of the query."
-    return SinkRowRefused(f"The sink {sink!r}: {fact}", rule=rule, remedy=remedy, sink=sink)
-
-
 def is_data(name: str) -> bool:
     """Return whether a column is of the data, and none that tells where a row comes from.
 
@@ -163,11 +134,6 @@ def is_data(name: str) -> bool:
     (True, False, False)
     """
     return name not in (*_OF_THE_SOURCE, DIFF) and not name.startswith("_kafka_")
-
-
-def _refuse(why: Column) -> Column:
-    """Return a column that ends Spark's job where it is asked for."""
-    return F.raise_error(F.concat(F.lit(_REFUSED), why, F.lit(";")))
 
 
 def _as_json(names: Sequence[str]) -> Column:

@@ -14,16 +14,17 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
-from floodmark.bindings import Bindings, Place, Stop
+from floodmark.bindings import Bindings
 from floodmark.control import Home
 from floodmark.kafka import KafkaSettings
-from floodmark.sinks import Batch, Outcome, OutRow, Progress, Start, Write, WriteFrom
+from floodmark.sinks import Batch, Outcome, OutRow, Write, WriteFrom
 from floodmark.sinks._closing_sink import ClosingSink
 from floodmark.sinks._closing_target import ClosingOptions, ClosingTarget
 from floodmark.sinks._closings import Part
 from floodmark.sinks._failpoints import SOME_ROWS_SENT, Failpoint, go_on
 from floodmark.sinks._plain_producer import PlainProducer
 from floodmark.sinks._topic_log import TopicLog
+from floodmark.spark._batch_sink import WriterOver
 from floodmark.spark._packed_rows import rows_of
 from floodmark.spark._sink_batches import known_times, newest_ts, rows_after
 from floodmark.spark._sink_rows import RowForm
@@ -52,7 +53,7 @@ class StagedTopicSpec:
         return StagedTopicWriter(home, self)
 
 
-class StagedTopicWriter:
+class StagedTopicWriter(WriterOver[ClosingSink]):
     """Lets tasks send the rows of a batch, and closes it when all have."""
 
     def __init__(self, home: Home, spec: StagedTopicSpec) -> None:
@@ -63,28 +64,11 @@ class StagedTopicWriter:
             spec.settings, spec.topic, spec.sink, partitions=spec.partitions, progress_topic=spec.progress_topic
         )
         target = ClosingTarget(log, spec.options, failpoint=spec.failpoint)
-        self._sink = ClosingSink(home, target, "staged", failpoint=spec.failpoint)
-
-    @property
-    def progress(self) -> Progress | None:
-        """What was written."""
-        return self._sink.progress
-
-    def start(self, query_id: str | None) -> Start:
-        """Fence whoever wrote before, read what was written, and decide."""
-        return self._sink.start()
-
-    def cuts(self, starts: Place | None, *, is_stateful: bool) -> tuple[Stop, ...]:
-        """Return where the batches of a query that goes on from `starts`, or begins, must end."""
-        return self._sink.cuts(starts, is_stateful=is_stateful)
+        super().__init__(ClosingSink(home, target, "staged", failpoint=spec.failpoint))
 
     def write(self, df: DataFrame, batch: Batch, watermarks: Mapping[str, int]) -> Outcome:
         """Write a batch unless it was written."""
         return self._sink.write(batch, partial(self._run, df, batch), watermarks=watermarks)
-
-    def close(self) -> None:
-        """Let go."""
-        self._sink.close()
 
     def _run(self, df: DataFrame, batch: Batch, decision: Write | WriteFrom, attempt: str) -> list[Part]:
         form = self._spec.form

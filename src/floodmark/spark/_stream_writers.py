@@ -11,16 +11,14 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType, TimestampType
 
-from floodmark.bindings import Bindings, Place, Stop
+from floodmark.bindings import Bindings
 from floodmark.control import Home
 from floodmark.errors import InvalidOption
 from floodmark.sinks import (
     Batch,
     KeyedRows,
     Outcome,
-    Progress,
     Sink,
-    Start,
     StreamShape,
     StreamTarget,
     TargetOptions,
@@ -28,18 +26,12 @@ from floodmark.sinks import (
     WriteFrom,
 )
 from floodmark.sinks._failpoints import Failpoint, go_on
+from floodmark.spark._batch_sink import WriterOver
 from floodmark.spark._columns import EVENT_TIME, column_of, quoted
 from floodmark.spark._packed_rows import packed
+from floodmark.spark._row_refusals import DIFF, as_often_as_told, unless_early
 from floodmark.spark._sink_batches import known_times, rows_after
-from floodmark.spark._sink_rows import (
-    _OF_THE_SOURCE,
-    _TAKEN_BACK,
-    _TOO_EARLY,
-    DIFF,
-    TS,
-    RowForm,
-    _refuse,
-)
+from floodmark.spark._sink_rows import TS, RowForm, is_data
 from floodmark.streams import StreamHome, connect
 from floodmark.streams._stream_names import check_stream_name
 
@@ -78,7 +70,7 @@ def stream_spec(
     The stream gets the columns of the rows. A time that is not one of them gets a column that is called as its key: so
     do windows, whose time is their last moment, a microsecond before their end, as Spark has it in `window_time`.
     """
-    columns = [field for field in schema.fields if not is_of_source(field.name)]
+    columns = [field for field in schema.fields if is_data(field.name)]
     if not form.times:
         raise InvalidOption(
             "The rows have no time.",
@@ -114,7 +106,7 @@ def stream_spec(
     return StreamSpec(name, sink, options, form, shape, tuple(added.items()), frozenset(windows), dict(client))
 
 
-class StreamWriter:
+class StreamWriter(WriterOver[Sink]):
     """Brings all rows to the driver, which writes a batch in one transaction."""
 
     def __init__(self, home: Home, spec: StreamSpec) -> None:
@@ -123,30 +115,13 @@ class StreamWriter:
         self._bindings = Bindings(home)
         streams = _open_home(home.location, spec.client)
         target = StreamTarget(streams, spec.stream, spec.shape, spec.sink, spec.options, failpoint=spec.failpoint)
-        self._sink = Sink(home, target, failpoint=spec.failpoint)
-
-    @property
-    def progress(self) -> Progress | None:
-        """What was written."""
-        return self._sink.progress
-
-    def start(self, query_id: str | None) -> Start:
-        """Fence whoever wrote before, read what was written, and decide."""
-        return self._sink.start()
-
-    def cuts(self, starts: Place | None, *, is_stateful: bool) -> tuple[Stop, ...]:
-        """Return where the batches of a query that goes on from `starts`, or begins, must end."""
-        return self._sink.cuts(starts, is_stateful=is_stateful)
+        super().__init__(Sink(home, target, failpoint=spec.failpoint))
 
     def write(self, df: DataFrame, batch: Batch, watermarks: Mapping[str, int]) -> Outcome:
         """Write a batch unless it was written."""
         # A window that ends at the watermark may still come: its last moment is before that.
         told = {key: time - (key in self._spec.windows) for key, time in watermarks.items()}
         return self._sink.write(batch, partial(self._rows, df, batch), watermarks=told)
-
-    def close(self) -> None:
-        """Let go."""
-        self._sink.close()
 
     def _rows(self, df: DataFrame, batch: Batch, decision: Write | WriteFrom) -> Iterator[Any]:
         spec = self._spec
@@ -171,22 +146,13 @@ def arranged(df: DataFrame, spec: StreamSpec, *, after: int | None, told: Mappin
     }
     for key, known in sorted(told.items()):
         time = columns[spec.shape.times[key]]
-        micros = F.unix_micros(time)
-        why = F.concat(F.lit(f"{_TOO_EARLY}{known} {key} "), micros.cast("string"))
-        columns[spec.shape.times[key]] = F.when(micros < known, _refuse(why)).otherwise(time)
+        columns[spec.shape.times[key]] = unless_early(time, time, key, known)
     chosen = [column.alias(name) for name, column in columns.items()]
     if form.key:
-        chosen.append(form._key().alias(KEY))
+        chosen.append(form.key_column().alias(KEY))
     if not form.has_diff:
         return df.select(*chosen)
-    diff = F.coalesce(column_of(DIFF).cast("int"), F.lit(1))
-    times = F.when(diff < 0, _refuse(F.lit(_TAKEN_BACK))).otherwise(F.array_repeat(F.lit(1), diff))
-    return df.select(*chosen, F.explode(times).alias(DIFF)).drop(DIFF)
-
-
-def is_of_source(name: str) -> bool:
-    """Return whether a column says where a row came from, and is not written."""
-    return name in (*_OF_THE_SOURCE, DIFF) or name.startswith("_kafka_")
+    return df.select(*chosen, as_often_as_told().alias(DIFF)).drop(DIFF)
 
 
 def _keyed(cells: Iterator[Any]) -> Iterator[KeyedRows]:

@@ -12,7 +12,8 @@ from pyspark.sql.types import StructField, StructType, TimestampType
 
 from floodmark.errors import InvalidOption, UnsupportedFrame
 from floodmark.spark._columns import column_of
-from floodmark.spark._sink_rows import _TAKEN_BACK, _TOO_EARLY, DIFF, TS, RowForm, _refuse, is_data
+from floodmark.spark._row_refusals import DIFF, as_often_as_told, unless_early
+from floodmark.spark._sink_rows import TS, RowForm, is_data
 
 _KINDS: Final = (
     *("binary", "boolean", "byte", "date", "double", "float", "integer", "long", "short", "string", "timestamp"),
@@ -63,14 +64,10 @@ class TableForm:
         stamp = column_of(TS) if form.has_ts else F.timestamp_micros(F.lit(ts))
         found = df if after is None else df.where(F.unix_micros(stamp) > after)
         if form.has_diff:
-            diff = F.coalesce(column_of(DIFF).cast("int"), F.lit(1))
-            times = F.when(diff < 0, _refuse(F.lit(_TAKEN_BACK))).otherwise(F.array_repeat(F.lit(1), diff))
-            found = found.withColumn(DIFF, F.explode(times))
+            found = found.withColumn(DIFF, as_often_as_told())
         columns = [column_of(name) for name in self.columns]
         for name, known in sorted(told.items()):
-            time = F.unix_micros(F.expr(dict(form.times)[name]))
-            why = F.concat(F.lit(f"{_TOO_EARLY}{known} {name} "), time.cast("string"))
-            columns[0] = F.when(time < known, _refuse(why)).otherwise(columns[0])
+            columns[0] = unless_early(columns[0], F.expr(dict(form.times)[name]), name, known)
         named = [column.alias(name) for name, column in zip(self.columns, columns, strict=True)]
         return found.select(*named, *([stamp.alias(TS)] if self.with_ts else ()))
 
