@@ -52,8 +52,8 @@ bench: $(JAVA_READY) ## Measure, and write bench/RESULTS.md
 	@$(BIN)/python bench/run.py
 
 chaos: $(JAVA_READY) ## Kill drivers, tasks and the broker of queries that write exactly once, for five minutes
-	@$(BIN)/python tests/spark/sink_rounds.py --seconds 110
-	@$(BIN)/python tests/spark/sink_rounds.py --seconds 110 --parallel
+	@$(BIN)/python tests/spark/sink_rounds.py --seconds 90
+	@$(BIN)/python tests/spark/sink_rounds.py --seconds 90 --parallel
 
 docs: $(PYTHON_READY) ## Build the documentation in build/docs
 	@$(BIN)/python tools/docs.py
