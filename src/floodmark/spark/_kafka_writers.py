@@ -90,19 +90,16 @@ class AtomicWriter(WriterOver[Sink]):
 
     def _split(self, batch: Batch) -> Callable[[int], Step] | None:
         """Return at which place a timestamp ends, if transactions may end there."""
-        options, form = self._spec.options, self._spec.form
-        if (options.max_rows is None and options.max_bytes is None) or batch.is_stateful or not form.has_ts:
+        options = self._spec.options
+        if options.max_rows is None and options.max_bytes is None:
             return None
-        if len(batch.starts) != 1:
+        if batch.is_stateful or not self._spec.form.has_ts or len(batch.starts) != 1:
             return None
         ((source, start),) = batch.starts.items()
         history = self._bindings.history(source)
 
-        def split(ts: int) -> Step:
-            end = next_offset(history, start, Limits(until=ts))
-            return Step({source: end}, {key: end.watermarks[key] for key, _ in form.times if key in end.watermarks})
-
-        return split
+        # How far time has come is told at the end of the batch.
+        return lambda ts: Step({source: next_offset(history, start, Limits(until=ts))})
 
 
 class ParallelWriter(WriterOver[GroupedSink]):
@@ -113,7 +110,6 @@ class ParallelWriter(WriterOver[GroupedSink]):
         self._spec = spec
         layout = GroupLayout(max(spec.options.partitions, groups), groups, FUNCTION)
         target = GroupedTarget(spec.settings, spec.topic, spec.sink, layout, spec.options, failpoint=spec.failpoint)
-        self._layout = layout
         super().__init__(GroupedSink(home, target, failpoint=spec.failpoint))
 
     def start(self, query_id: str | None) -> Start:
@@ -133,7 +129,7 @@ class ParallelWriter(WriterOver[GroupedSink]):
         partition = F.pmod(F.hash(F.coalesce("key", "value")), F.lit(layout.partitions))
         placed = records.withColumn("partition", partition)
         grouped = placed.repartitionById(layout.groups, F.pmod("partition", F.lit(layout.groups)))
-        write = partial(_write_group, list(writers), batch, spec.form, spec.failpoint)
+        write = partial(_write_group, list(writers), batch, spec.failpoint)
         found = grouped.mapInArrow(write, _RESULT).collect()
         return [GroupResult(row.of_group, load_place(json.loads(row.ends)), row.written, row.total) for row in found]
 
@@ -141,7 +137,6 @@ class ParallelWriter(WriterOver[GroupedSink]):
 def _write_group(
     writers: Sequence[GroupWriter],
     batch: Batch,
-    form: RowForm,
     failpoint: Failpoint,
     records: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:

@@ -89,9 +89,9 @@ class RowForm:
     ) -> DataFrame:
         """Return the rows as records: key, value, ts, and headers if there are any.
 
-        Rows without a timestamp of their own get `ts`. Those up to `after` are left out. If `ordered`, they come in
-        the order of their timestamps, and what is taken back comes before what takes its place. One that must not be
-        written, or is before what was `told` of time, ends Spark's job: see `refused`.
+        Rows without a timestamp of their own get `ts`. Those up to `after` are left out. If `ordered`, and in upserts,
+        they come in the order of their timestamps, what is taken back before what takes its place. One that must not
+        be written, or is before what was `told` of time, ends Spark's job: see `refused`.
         """
         value = column_of("value").cast("binary") if not self.data else _as_json(self.data)
         key = self.key_column()
@@ -111,7 +111,7 @@ class RowForm:
             found = df.select(key.alias("key"), value.alias("value"), *columns, as_often_as_told().alias("diff"))
         if after is not None:
             found = found.where(F.col("ts") > after)
-        if ordered or (self.mode == "upsert" and self.has_diff):
+        if ordered or (self.mode == "upsert" and (self.has_diff or self.has_ts)):
             # One task, and not a sort over all of them, for which Spark would read the batch twice.
             found = found.repartition(1).sortWithinPartitions("ts", *(["diff"] if self.has_diff else ()))
         return found.drop("diff")
