@@ -22,8 +22,7 @@ import pyarrow.parquet as pq
 from floodmark.control import Home
 from floodmark.errors import FloodmarkError
 from floodmark.kafka import KafkaSettings
-from floodmark.sinks import Batch
-from floodmark.sinks._closing_sink import ClosingSink
+from floodmark.sinks import Batch, Sink, Sinks
 from floodmark.sinks._closing_target import ClosingLog, ClosingOptions, ClosingTarget
 from floodmark.sinks._closings import Part
 from floodmark.sinks._delta_log import DeltaLog
@@ -106,8 +105,14 @@ def run(job: Job) -> None:
         places = chain(home)
         log = log_of(job.kind, job.place)
         typed: ClosingLog = log
-        target = ClosingTarget(typed, ClosingOptions(job.version, job.append), failpoint=reached)
-        sink = ClosingSink(home, target, "atomic" if job.kind == "delta" else "staged", failpoint=reached)
+        target = ClosingTarget(
+            typed,
+            ClosingOptions(job.version, job.append),
+            mode="atomic" if job.kind == "delta" else "staged",
+            known=lambda: Sinks(home).get(log.sink).progress,
+            failpoint=reached,
+        )
+        sink = Sink(home, target, failpoint=reached)
         sink.start()
         done = int(checkpoint.read_text()) if checkpoint.exists() else 0
         for current in range(done, min(job.until, len(places) - 1)):
@@ -116,7 +121,7 @@ def run(job: Job) -> None:
             batch = Batch.of(job.query_id, {"S": (start, end)}, is_stateful=job.stateful)
             sink.write(
                 batch,
-                lambda _, attempt, numbers=numbers: put(job.kind, log, attempt, numbers, reached),  # type: ignore[misc]
+                lambda _, numbers=numbers: lambda attempt: put(job.kind, log, attempt, numbers, reached),  # type: ignore[misc]
                 watermarks=end.watermarks,
             )
             reached(BEFORE_COMMIT_LOG)

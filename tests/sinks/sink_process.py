@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -101,7 +101,7 @@ def run(job: Job) -> None:
         sink.close()
 
 
-def make_sink(job: Job, home: Home, reached: Callable[[str], None]) -> Sink:
+def make_sink(job: Job, home: Home, reached: Callable[[str], None]) -> Sink[Iterable[Sequence[OutRow]]]:
     options = TargetOptions(
         version=job.version,
         partitions=2,

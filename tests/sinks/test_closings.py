@@ -209,10 +209,10 @@ def test_what_is_known_elsewhere_of_a_sink_is_never_more_than_its_records_say() 
     target = ClosingTarget(SharedLog(world))
     target.start(bounds)
     progress = target.write(lambda _: [PART], Batch.of("q1", {"S": (at(0), at(2))}, is_stateful=False), Write())
-    target.start(bounds, progress)
+    ClosingTarget(SharedLog(world), known=lambda: progress).start(bounds)
     with pytest.raises(SinkProgressInvalid):
-        target.start(bounds, replace(progress, total=8))
+        ClosingTarget(SharedLog(world), known=lambda: replace(progress, total=8)).start(bounds)
     with pytest.raises(SinkProgressInvalid):
-        ClosingTarget(SharedLog(World(Random(0)))).start(bounds, progress)
+        ClosingTarget(SharedLog(World(Random(0))), known=lambda: progress).start(bounds)
     with pytest.raises(StateError, match="was deleted and made anew"):
-        ClosingTarget(SharedLog(World(Random(0)))).start(bounds, replace(progress, topic_id="t0"))
+        ClosingTarget(SharedLog(World(Random(0))), known=lambda: replace(progress, topic_id="t0")).start(bounds)

@@ -1,7 +1,7 @@
 """The sinks that a home knows, what they hold, and that a batch goes through gate, target and holds in this order."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -38,6 +38,7 @@ class Kept:
     """A target in memory, which follows the same rules as one in Kafka."""
 
     sink = "K"
+    mode: Literal["atomic"] = "atomic"
     address = "memory://out"
     version = 1
 

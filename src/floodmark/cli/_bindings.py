@@ -1,11 +1,11 @@
 """The commands about bindings: which timestamps there are, who keeps the old ones, and how to let them go."""
 
 import argparse
-import json
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+from floodmark.cli._json import print_json
 from floodmark.errors import InvalidValue, UnknownHold
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def _bindings(arguments: argparse.Namespace, bindings: "Bindings", now: int) -> 
     if arguments.source is None:
         sources, holds = bindings.sources(), bindings.holds()
         if arguments.json:
-            _print_json({"now": now, "sources": [asdict(source) for source in sources], "holds": _saved(holds)})
+            print_json({"now": now, "sources": [asdict(source) for source in sources], "holds": _saved(holds)})
         else:
             from floodmark.cli._show_bindings import show_sources
 
@@ -64,7 +64,7 @@ def _bindings(arguments: argparse.Namespace, bindings: "Bindings", now: int) -> 
         ]
         pairs = [pair._asdict() for pair in history.pairs()]
         known = {"source": asdict(source), "pairs": pairs, "watermarks": steps, "holds": _saved(holds)}
-        _print_json({"now": now, **known})
+        print_json({"now": now, **known})
     else:
         from floodmark.cli._show_bindings import show_source
 
@@ -76,7 +76,7 @@ def _at(arguments: argparse.Namespace, source: "BindingSource", history: "Bindin
     cut, reached, judged_by = history.cut_at(ts), history.watermark_at(ts), history.watermark_before(ts)
     if arguments.json:
         stamps = {"watermarks": reached, "judged_by": judged_by}
-        _print_json({"now": now, "source": asdict(source), "at": ts, "cut": cut, **stamps})
+        print_json({"now": now, "source": asdict(source), "at": ts, "cut": cut, **stamps})
     else:
         from floodmark.cli._show_bindings import show_cut
 
@@ -86,7 +86,7 @@ def _at(arguments: argparse.Namespace, source: "BindingSource", history: "Bindin
 def _holds(arguments: argparse.Namespace, bindings: "Bindings", now: int) -> None:
     holds = bindings.holds(arguments.source)
     if arguments.json:
-        _print_json({"now": now, "holds": _saved(holds)})
+        print_json({"now": now, "holds": _saved(holds)})
     else:
         from floodmark.cli._show_bindings import show_holds
 
@@ -108,7 +108,7 @@ def _release(arguments: argparse.Namespace, bindings: "Bindings", now: int) -> N
             holder=arguments.holder,
         )
     if arguments.json:
-        _print_json({"now": now, "released": _saved(released)})
+        print_json({"now": now, "released": _saved(released)})
         return
     for hold in released:
         print(f"Released: {hold.holder}, which held {hold.source} at {hold.ts}.")
@@ -148,10 +148,6 @@ def _saved(holds: "tuple[Hold, ...]") -> list[dict[str, Any]]:
         {**asdict(hold), "behind": hold.behind, "is_stalled": hold.is_stalled, "warning": hold.warning}
         for hold in holds
     ]
-
-
-def _print_json(value: object) -> None:
-    print(json.dumps(value, indent=2))
 
 
 _COMMANDS: Final = {"bindings": _bindings, "holds": _holds, "release": _release}

@@ -1,12 +1,12 @@
 """The command `ingest`: what a job has to read, what it has read, and what a person may do about it."""
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+from floodmark.cli._json import print_json
 from floodmark.errors import CellsFailed, ExecutorMissing, HomeMissing, InvalidOption
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def _plan(arguments: argparse.Namespace, now: int) -> None:
     if arguments.json:
         from floodmark.cli._ingest_words import saved_plan
 
-        _print_json({**saved_plan(found, typical), "file": file.file, "notes": list(file.notes)})
+        print_json({**saved_plan(found, typical), "file": file.file, "notes": list(file.notes)})
     else:
         from floodmark.cli._show_ingest import show_plan
 
@@ -120,7 +120,7 @@ def _run(arguments: argparse.Namespace, now: int) -> None:
     if arguments.json:
         from floodmark.cli._ingest_words import saved
 
-        _print_json(saved(result))
+        print_json(saved(result))
     else:
         from floodmark.cli._show_ingest import show_result
 
@@ -160,7 +160,7 @@ def _status(arguments: argparse.Namespace, now: int) -> None:
     if arguments.json:
         from floodmark.cli._ingest_words import saved_status
 
-        _print_json(saved_status(status, grace))
+        print_json(saved_status(status, grace))
     else:
         from floodmark.cli._show_ingest import show_status
 
@@ -176,7 +176,7 @@ def _gaps(arguments: argparse.Namespace, now: int) -> None:
     if arguments.json:
         from floodmark.cli._ingest_words import saved
 
-        _print_json({"now": now, "job": job.name, "complete_through": complete, "gaps": [saved(one) for one in found]})
+        print_json({"now": now, "job": job.name, "complete_through": complete, "gaps": [saved(one) for one in found]})
     else:
         from floodmark.cli._show_ingest import show_gaps
 
@@ -205,7 +205,7 @@ def _retry(arguments: argparse.Namespace, now: int) -> None:
         units = keys_of(arguments.unit, list(jobs.coverage(name)), name)
         many = jobs.retry(name, what, units=units, actor=actor(), note=arguments.note)
     if arguments.json:
-        _print_json({"job": name, "released": many})
+        print_json({"job": name, "released": many})
     else:
         print(f"{many} ranges that had failed are tried again." if many else "Nothing that has failed is there.")
 
@@ -249,7 +249,7 @@ def _history(arguments: argparse.Namespace, now: int) -> None:
         else:
             found, told, print_it = jobs.history(name, limit=arguments.limit), "runs", show.show_runs
     if arguments.json:
-        _print_json({"now": now, "job": name, told: [saved(one) for one in found]})
+        print_json({"now": now, "job": name, told: [saved(one) for one in found]})
     else:
         print_it(name, zone, found[: arguments.limit], now)
         if len(found) > arguments.limit:
@@ -298,13 +298,9 @@ def _told(arguments: argparse.Namespace, event: Any, sentence: str) -> None:
     if arguments.json:
         from floodmark.cli._ingest_words import saved
 
-        _print_json(saved(event))
+        print_json(saved(event))
     else:
         print(sentence)
-
-
-def _print_json(value: object) -> None:
-    print(json.dumps(value, indent=2))
 
 
 _ACTIONS: Final = {

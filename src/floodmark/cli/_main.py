@@ -1,7 +1,6 @@
 """The command line: what can be asked, and what happens when something is wrong."""
 
 import argparse
-import json
 import platform
 import sys
 from collections.abc import Callable, Sequence
@@ -14,6 +13,7 @@ from floodmark._words import did_you_mean
 from floodmark.cli._bindings import add_bindings
 from floodmark.cli._bindings import run as run_bindings
 from floodmark.cli._ingest import add_ingest, run_ingest
+from floodmark.cli._json import print_json
 from floodmark.cli._serve import add_serve, run_serve
 from floodmark.cli._sinks import add_sinks, run_sinks
 from floodmark.cli._tokens import add_tokens, run_tokens
@@ -83,7 +83,7 @@ def _why(arguments: argparse.Namespace, now: int) -> None:
         if arguments.query is None:
             known = queries.all()
             if arguments.json:
-                _print_json({"now": now, "queries": [asdict(query) for query in known]})
+                print_json({"now": now, "queries": [asdict(query) for query in known]})
             else:
                 from floodmark.cli._show import show_queries
 
@@ -91,15 +91,11 @@ def _why(arguments: argparse.Namespace, now: int) -> None:
             return
         answer = why(arguments.query, queries, WatermarkSteps(home), now)
     if arguments.json:
-        _print_json(asdict(answer))
+        print_json(asdict(answer))
     else:
         from floodmark.cli._show import show_answer
 
         show_answer(answer)
-
-
-def _print_json(value: object) -> None:
-    print(json.dumps(value, indent=2))
 
 
 _COMMANDS: Final[dict[str, Callable[[argparse.Namespace, int], None]]] = {

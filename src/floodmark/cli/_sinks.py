@@ -5,6 +5,8 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from floodmark.cli._json import print_json
+
 if TYPE_CHECKING:
     from floodmark.sinks import SinkInfo, Sinks
 
@@ -37,7 +39,7 @@ def run_sinks(arguments: argparse.Namespace, now: int) -> None:
             held = sinks.holds(arguments.sink)
             sinks.drop(arguments.sink)
             if arguments.json:
-                _print_json({"now": now, "dropped": arguments.sink, "released": [asdict(hold) for hold in held]})
+                print_json({"now": now, "dropped": arguments.sink, "released": [asdict(hold) for hold in held]})
             else:
                 print(f"Dropped: {arguments.sink}. What it has written stays.")
                 for hold in held:
@@ -45,7 +47,7 @@ def run_sinks(arguments: argparse.Namespace, now: int) -> None:
         else:
             said, info = sinks.explain(arguments.sink), sinks.get(arguments.sink)
             if arguments.json:
-                _print_json({"now": now, "sink": _saved(info), "explained": list(said)})
+                print_json({"now": now, "sink": _saved(info), "explained": list(said)})
             else:
                 print(*said, sep="\n")
 
@@ -53,7 +55,7 @@ def run_sinks(arguments: argparse.Namespace, now: int) -> None:
 def _list(sinks: "Sinks", now: int, *, as_json: bool) -> None:
     known = sinks.all()
     if as_json:
-        _print_json({"now": now, "sinks": [_saved(info) for info in known]})
+        print_json({"now": now, "sinks": [_saved(info) for info in known]})
     else:
         from floodmark.cli._show_sinks import show_sinks
 
@@ -64,7 +66,3 @@ def _saved(info: "SinkInfo") -> dict[str, Any]:
     saved = asdict(info)
     saved["progress"] = None if info.progress is None else json.loads(info.progress.save())
     return saved
-
-
-def _print_json(value: object) -> None:
-    print(json.dumps(value, indent=2))

@@ -6,17 +6,24 @@ not seen it.
 """
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from floodmark.errors import FloodmarkError, SinkFenced, SinkProgressInvalid, StateError
+from floodmark.errors import FloodmarkError, SinkProgressInvalid
 from floodmark.sinks._closings import Closing, Part
 from floodmark.sinks._failpoints import BEFORE_BEGIN, COMMITTED, FENCED, ROWS_FLUSHED, STARTED, Failpoint, go_on
-from floodmark.sinks._gate import Batch, Drop, Write, WriteFrom, next_progress
-from floodmark.sinks._progress import Progress, SinkMark, check_sink_name
-from floodmark.sinks._startup import Bounds, Found, Start, decide_start
+from floodmark.sinks._gate import Batch, Drop, Write, WriteFrom
+from floodmark.sinks._next_record import first_progress, progress_after
+from floodmark.sinks._progress import Progress, check_sink_name
+from floodmark.sinks._sink_errors import fenced_off, not_started
+from floodmark.sinks._sinks import Mode
+from floodmark.sinks._startup import BoundsOf, Found, Start, decide_start
+from floodmark.sinks._target_options import Step
+
+Run = Callable[[str], Sequence[Part]]
+"""Writes rows for an attempt, and returns what it has made."""
 
 _ATTEMPTS: Final = 20
 
@@ -74,11 +81,18 @@ class ClosingTarget:
         log: ClosingLog,
         options: ClosingOptions = ClosingOptions(),  # noqa: B008
         *,
+        mode: Mode = "staged",
+        known: Callable[[], Progress | None] = lambda: None,
         failpoint: Failpoint = go_on,
     ) -> None:
-        """Write for the sink of this log; nothing is asked of it before `start`."""
+        """Write for the sink of this log; nothing is asked of it before `start`.
+
+        `known` tells what is known of the sink elsewhere, and no record may say less.
+        """
         self.log = log
         self.options = options
+        self.mode: Mode = mode
+        self._known = known
         self._failpoint = failpoint
         self._newest: Closing | None = None
         self._place_id = ""
@@ -91,20 +105,30 @@ class ClosingTarget:
         return self.log.sink
 
     @property
+    def address(self) -> str:
+        """What names the target."""
+        return self.log.address
+
+    @property
+    def version(self) -> int:
+        """The version of the program."""
+        return self.options.version
+
+    @property
     def progress(self) -> Progress | None:
         """What was written, as far as this process knows."""
         return None if self._newest is None else self._newest.progress
 
-    def start(self, bounds: Callable[[Iterable[str]], Mapping[str, Bounds]], known: Progress | None = None) -> Start:
+    def start(self, bounds: BoundsOf) -> Start:
         """Read what was written, decide, and fence those before: by one record that follows the one that was read.
 
-        `bounds` tells what can be read of sources; `known` is what is known of the sink elsewhere, and no record may
-        say less.
+        `bounds` tells what can be read of sources; those without bindings are left out.
         """
         check_sink_name(self.sink)
         if self._ended is not None:
             raise self._ended
         self._is_started = False
+        known = self._known()
         for _ in range(_ATTEMPTS):
             place_id = self.log.open()
             found = None if place_id is None else self.log.newest()
@@ -126,21 +150,26 @@ class ClosingTarget:
 
     def write(
         self,
-        run: Callable[[str], Sequence[Part]] | None,
+        run: Run | tuple[()],
         batch: Batch,
         decision: Write | WriteFrom | Drop,
         *,
         watermarks: Mapping[str, int] | None = None,
+        split: Callable[[int], Step] | None = None,
     ) -> Progress:
         """Let `run` write the rows of a batch for an attempt, close what it says to have made, and return the progress.
 
-        After any error the target must be started again.
+        If there is nothing to be written, it is empty. A batch is closed by one record: `split` is not asked. After
+        any error the target must be started again.
         """
         newest = self._started()
         self._is_started = False
         self._failpoint(BEFORE_BEGIN)
-        attempt = newest.attempt if run is None else secrets.token_hex(8)
-        parts = () if run is None or attempt is None else self._run(run, attempt, newest)
+        attempt = newest.attempt
+        parts: tuple[Part, ...] = ()
+        if run:
+            attempt = secrets.token_hex(8)
+            parts = self._run(run, attempt, newest)
         self._failpoint(ROWS_FLUSHED)
         token = secrets.token_hex(8)
         record = Closing(self.sink, newest.number + 1, token, attempt, parts)
@@ -158,7 +187,7 @@ class ClosingTarget:
         self._is_started = False
         self.log.close()
 
-    def _run(self, run: Callable[[str], Sequence[Part]], attempt: str, newest: Closing) -> tuple[Part, ...]:
+    def _run(self, run: Run, attempt: str, newest: Closing) -> tuple[Part, ...]:
         try:
             return tuple(run(attempt))
         except Exception as error:
@@ -175,36 +204,15 @@ class ClosingTarget:
     def _next(
         self, batch: Batch, decision: Write | WriteFrom | Drop, record: Closing, watermarks: Mapping[str, int]
     ) -> Progress:
-        version, is_stateful = self.options.version, batch.is_stateful
-        known = self.progress or Progress(
-            self.sink,
-            self.log.place,
-            self._place_id,
-            version,
-            batch.query_id,
-            batch.starts,
-            batch.starts,
-            is_stateful,
-        )
-        rising = {
-            key: SinkMark(time, known.marks[key].seq + 1 if key in known.marks else 1)
-            for key, time in sorted(watermarks.items())
-            if key not in known.marks or time > known.marks[key].time
-        }
-        return replace(
-            next_progress(known, batch, decision),
-            version=version,
-            position={0: record.number},
-            marks={**known.marks, **rising},
-            rows=known.rows if isinstance(decision, Drop) else record.rows,
-            total=known.total + record.rows,
-        )
+        known = self.progress or first_progress(self.sink, self.log.place, self._place_id, self.version, batch)
+        progress = progress_after(known, batch, decision, rows=record.rows, watermarks=watermarks)
+        return replace(progress, version=self.version, position={0: record.number})
 
     def _decide(
         self,
         found: Closing | None,
         place_id: str | None,
-        bounds: Callable[[Iterable[str]], Mapping[str, Bounds]],
+        bounds: BoundsOf,
         known: Progress | None,
     ) -> Start:
         progress = None if found is None else found.progress
@@ -223,7 +231,7 @@ class ClosingTarget:
         return decide_start(
             Found(
                 self.sink,
-                self.options.version,
+                self.version,
                 self.log.place,
                 place_id,
                 # Whoever has a record here was let in before.
@@ -239,20 +247,5 @@ class ClosingTarget:
         if self._ended is not None:
             raise self._ended
         if self._newest is None or not self._is_started:
-            raise StateError(
-                f"The sink {self.sink!r} is not started.",
-                rule="It knows what it has written only after it has fenced those before it and read their progress.",
-                remedy="Call start() first, and again after an error.",
-                sink=self.sink,
-            )
+            raise not_started(self.sink)
         return self._newest
-
-
-def fenced_off(sink: str, doing: str) -> SinkFenced:
-    """Return the error for a process whose place another one has taken."""
-    return SinkFenced(
-        f"The sink {sink!r} was fenced off while {doing}: another process writes for it now.",
-        rule="One process writes for a sink; whoever started last.",
-        remedy="Stop the other one and start this one again, or let it be.",
-        sink=sink,
-    )

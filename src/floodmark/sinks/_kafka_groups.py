@@ -18,7 +18,8 @@ from floodmark.sinks._order import is_at_most
 from floodmark.sinks._out_rows import OutRow
 from floodmark.sinks._progress import GroupLayout, Progress
 from floodmark.sinks._row_groups import GroupsStart, check_layout, decide_groups, group_name, group_of
-from floodmark.sinks._startup import Bounds, Resume, Start
+from floodmark.sinks._sinks import Mode
+from floodmark.sinks._startup import BoundsOf, Resume, Start
 from floodmark.sinks._target_options import TargetOptions
 
 
@@ -106,6 +107,11 @@ class GroupedTarget:
         return self._target.sink
 
     @property
+    def mode(self) -> Mode:
+        """Rows of a batch appear group by group."""
+        return "parallel"
+
+    @property
     def address(self) -> str:
         """What names the target."""
         return self._target.address
@@ -120,7 +126,7 @@ class GroupedTarget:
         """What all groups have written."""
         return self._target.progress
 
-    def start(self, bounds: Callable[[Iterable[str]], Mapping[str, Bounds]], query_id: str | None = None) -> Start:
+    def start(self, bounds: BoundsOf, query_id: str | None = None) -> Start:
         """Fence the driver before, and then every group; read what they have written, and decide."""
         target = self._target
         start = target.start(bounds)

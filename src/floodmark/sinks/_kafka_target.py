@@ -8,14 +8,12 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final
 
 from floodmark.errors import (
     FloodmarkError,
     SinkFenced,
     SinkProgressInvalid,
     SinkTimedOut,
-    StateError,
 )
 from floodmark.kafka import KafkaCluster, KafkaSettings, MarkRecord, marks_topic_of
 from floodmark.sinks._failpoints import (
@@ -29,14 +27,17 @@ from floodmark.sinks._failpoints import (
     Failpoint,
     go_on,
 )
-from floodmark.sinks._gate import Batch, Drop, Write, WriteFrom, next_progress
+from floodmark.sinks._gate import Batch, Drop, Write, WriteFrom
+from floodmark.sinks._next_record import first_progress, progress_after
 from floodmark.sinks._out_rows import OutRow
 from floodmark.sinks._pieces import Sent, pieces, size_of
-from floodmark.sinks._producer import SinkProducer, fenced_off, timed_out, transactional_id
+from floodmark.sinks._producer import SinkProducer, transactional_id
 from floodmark.sinks._progress import GroupLayout, Progress, SinkMark, check_sink_name
 from floodmark.sinks._progress_topic import ProgressTopic
+from floodmark.sinks._sink_errors import MOST_TIMEOUTS, fenced_off, not_started, timed_out
+from floodmark.sinks._sinks import Mode
 from floodmark.sinks._startup import (
-    Bounds,
+    BoundsOf,
     Found,
     Resume,
     Start,
@@ -46,8 +47,6 @@ from floodmark.sinks._startup import (
 from floodmark.sinks._target_options import Step, TargetOptions
 from floodmark.sinks._topic_contents import has_records, read_marks
 from floodmark.sinks._topic_shape import TopicShapes, progress_topic_of
-
-_TIMEOUTS: Final = 2
 
 
 class KafkaTarget:
@@ -76,12 +75,18 @@ class KafkaTarget:
         """What was written, as far as this process knows."""
         self._wanted_topic = topic
         self._topic_id = ""
-        self._marks: dict[str, SinkMark] = {}
+        self._first_marks: dict[str, SinkMark] = {}
+        """What the marks topic told before the first record."""
         self._failpoint = failpoint
         self._producer: SinkProducer | None = None
         self._done = Sent()
         self._timed_out = 0
         self._ended: FloodmarkError | None = None
+
+    @property
+    def mode(self) -> Mode:
+        """All rows of a batch appear at once."""
+        return "atomic"
 
     @property
     def address(self) -> str:
@@ -98,7 +103,7 @@ class KafkaTarget:
         """Where progress is recorded."""
         return self.options.progress_topic or progress_topic_of(self._wanted_topic)
 
-    def start(self, bounds: Callable[[Iterable[str]], Mapping[str, Bounds]]) -> Start:
+    def start(self, bounds: BoundsOf) -> Start:
         """Fence those before, read what they have written, and decide: in this order.
 
         `bounds` tells what can be read of sources; those without bindings are left out.
@@ -114,14 +119,14 @@ class KafkaTarget:
         self._check_known(progress)
         start = self._decide(progress, bounds)
         if isinstance(start, Resume):
-            self.progress, self._marks = start.progress, dict(start.progress.marks)
+            self.progress = start.progress
             self.topic, self._topic_id = start.progress.topic, start.progress.topic_id
         else:
             self._begin_in(start.topic)
         if self.options.marks:
             shapes.ensure_marks_topic(marks_topic_of(self.topic))
             if self.progress is None:
-                self._marks = read_marks(self.cluster, marks_topic_of(self.topic))
+                self._first_marks = read_marks(self.cluster, marks_topic_of(self.topic))
         self._producer = producer
         self._failpoint(STARTED)
         return start
@@ -238,21 +243,12 @@ class KafkaTarget:
         self._check_time(producer, done)
         producer.flush()
         self._failpoint(ROWS_FLUSHED)
-        known = self.progress or Progress(
-            self.sink,
-            self.topic,
-            self._topic_id,
-            self.options.version,
-            batch.query_id,
-            batch.starts,
-            batch.starts,
-            batch.is_stateful,
+        known = self.progress or replace(
+            first_progress(self.sink, self.topic, self._topic_id, self.options.version, batch), marks=self._first_marks
         )
-        rising = {
-            key: SinkMark(time, self._marks[key].seq + 1 if key in self._marks else 1)
-            for key, time in sorted(watermarks.items())
-            if self.options.marks and (key not in self._marks or time > self._marks[key].time)
-        }
+        told = watermarks if self.options.marks else {}
+        progress = progress_after(known, batch, decision, rows=done.rows, watermarks=told)
+        rising = {key: mark for key, mark in progress.marks.items() if mark != known.marks.get(key)}
         position = known.position
         if self.options.marks and (done.rows or rising):
             # What others write there as well only makes a mark come later.
@@ -261,22 +257,13 @@ class KafkaTarget:
         for key, mark in rising.items():
             record = MarkRecord(key, mark.seq, "watermark", mark.time, mark.time, "us", (self.sink,), dict(position))
             producer.put(marks_topic_of(self.topic), record.save(), key.encode(), 0)
-        marks = {**self._marks, **rising}
-        progress = replace(
-            next_progress(known, batch, decision),
-            version=self.options.version,
-            position=position,
-            marks=marks,
-            rows=known.rows if isinstance(decision, Drop) else done.rows,
-            total=known.total + done.rows,
-            layout=layout or known.layout,
-        )
+        progress = replace(progress, version=self.options.version, position=position, layout=layout or known.layout)
         producer.put(self.progress_topic, progress.save(), progress.key, 0)
         producer.flush()
         self._failpoint(PROGRESS_FLUSHED)
         self._check_time(producer, done)
         producer.commit()
-        self.progress, self._marks = progress, marks
+        self.progress = progress
         self._failpoint(COMMITTED)
         return progress
 
@@ -287,8 +274,16 @@ class KafkaTarget:
     def _took_too_long(self, done: Sent, seconds: float) -> SinkTimedOut:
         self._timed_out += 1
         maximum = TopicShapes(self.settings, self.cluster).broker_maximum()
-        again = self._timed_out < _TIMEOUTS
-        return timed_out(self.sink, done.rows, seconds, self.options.timeout, maximum, again=again)
+        return timed_out(
+            self.sink,
+            done.rows,
+            seconds,
+            self.options.timeout,
+            again=self._timed_out < MOST_TIMEOUTS,
+            more=f"; the brokers allow {'?' if maximum is None else f'{maximum:g}'} s",
+            rule="Kafka gives up a transaction that takes longer: nothing of it is seen.",
+            maximum=maximum,
+        )
 
     def _give_up(self, producer: SinkProducer, error: BaseException) -> None:
         """End what was begun: nothing more is written before the next start, or never, if this one is fenced."""
@@ -325,7 +320,7 @@ class KafkaTarget:
         id_ = transactional_id(self.progress_topic, name)
         return SinkProducer(self.settings, id_, name, timeout=self.options.timeout, linger=self.options.linger)
 
-    def _decide(self, progress: Progress | None, bounds: Callable[[Iterable[str]], Mapping[str, Bounds]]) -> Start:
+    def _decide(self, progress: Progress | None, bounds: BoundsOf) -> Start:
         topic = topic_in_use(self._wanted_topic, self.sink, progress)
         found = self.cluster.find_topic(topic)
         return decide_start(
@@ -346,7 +341,7 @@ class KafkaTarget:
     def _begin_in(self, topic: str) -> None:
         made = self.cluster.find_topic(topic) or self.cluster.create_topic(topic, self.options.partitions, {})
         self.topic, self._topic_id = made.name, made.id
-        self.progress, self._marks = None, {}
+        self.progress, self._first_marks = None, {}
 
     def _check_alone(self) -> None:
         """After a transaction that took too long, see that nobody has taken over meanwhile, before fencing again."""
@@ -355,7 +350,7 @@ class KafkaTarget:
         scan = ProgressTopic(self.settings, self.progress_topic, timeout=self.options.timeout)
         found = scan.read(self.sink, self.cluster).get(self.sink)
         if found is not None and found != self.progress:
-            self._ended = fenced_off(self.sink, "a transaction took too long")
+            self._ended = fenced_off(self.sink, "a transaction took too long", kafka_code=None)
             raise self._ended
 
     def _check_known(self, found: Progress | None) -> None:
@@ -374,12 +369,7 @@ class KafkaTarget:
         if self._ended is not None:
             raise self._ended
         if self._producer is None:
-            raise StateError(
-                f"The sink {self.sink!r} is not started.",
-                rule="It knows what it has written only after it has fenced those before it and read their progress.",
-                remedy="Call start() first, and again after an error.",
-                sink=self.sink,
-            )
+            raise not_started(self.sink)
         return self._producer
 
     def _let_go(self) -> None:

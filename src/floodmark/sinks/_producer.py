@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from confluent_kafka import KafkaError, KafkaException
 
-from floodmark.errors import SinkFenced, SinkTimedOut
 from floodmark.kafka import Fenced, KafkaSettings, TransactionalProducer
 from floodmark.sinks._out_rows import TS_HEADER, OutRow
+from floodmark.sinks._sink_errors import fenced_off
 
 
 class SinkProducer(TransactionalProducer):
@@ -50,7 +50,9 @@ class SinkProducer(TransactionalProducer):
     def failure(self, error: KafkaError, doing: str) -> Exception:
         """Return the error for what went wrong."""
         problem = super().failure(error, doing)
-        return fenced_off(self._sink, problem.doing, problem.code) if isinstance(problem, Fenced) else problem
+        if not isinstance(problem, Fenced):
+            return problem
+        return fenced_off(self._sink, problem.doing, kafka_code=problem.code)
 
 
 def transactional_id(progress_topic: str, sink: str) -> str:
@@ -60,33 +62,3 @@ def transactional_id(progress_topic: str, sink: str) -> str:
     'floodmark.sink.orders.progress.out'
     """
     return f"floodmark.sink.{progress_topic}.{sink}"
-
-
-def fenced_off(sink: str, doing: str, kafka_code: str | None = None) -> SinkFenced:
-    """Return the error for a process whose place another one has taken."""
-    return SinkFenced(
-        f"The sink {sink!r} was fenced off while {doing}: another process writes for it now.",
-        rule="One process writes for a sink; whoever started last.",
-        remedy="Stop the other one and start this one again, or let it be.",
-        sink=sink,
-        kafka_code=kafka_code,
-    )
-
-
-def timed_out(
-    sink: str, rows: int, seconds: float, timeout: float, maximum: float | None, *, again: bool
-) -> SinkTimedOut:
-    """Return the error for a transaction that took too long."""
-    return SinkTimedOut(
-        f"A transaction of the sink {sink!r} had {rows} rows after {seconds:.1f} s, and its timeout is {timeout:g} s; "
-        f"the brokers allow {'?' if maximum is None else f'{maximum:g}'} s.",
-        rule="Kafka gives up a transaction that takes longer: nothing of it is seen.",
-        remedy="Raise the sink's timeout, or make batches smaller"
-        + ("." if again else "; it was tried twice, and is not tried again."),
-        sink=sink,
-        rows=rows,
-        seconds=seconds,
-        timeout=timeout,
-        maximum=maximum,
-        again=again,
-    )

@@ -1,6 +1,6 @@
 """What a sink does when it starts: it begins, goes on, or refuses. A pure rule, over what was found."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -29,6 +29,10 @@ class Bounds:
     def of(cls, source: BindingSource) -> "Bounds":
         """Return those of a source."""
         return cls(source.origin, source.since, source.upper)
+
+
+BoundsOf = Callable[[Iterable[str]], Mapping[str, Bounds]]
+"""Tells what can be read of sources; those without bindings are left out."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from sqlalchemy import Connection, Row, and_, or_, select, update
 
 from floodmark.control import Home
 from floodmark.control._store import insert_unless_there
-from floodmark.errors import SinkFenced
 from floodmark.sinks._progress import Progress
 from floodmark.sinks._schema import STREAM_SINKS
+from floodmark.sinks._sink_errors import fenced_off
 
 _S = STREAM_SINKS.c
 
@@ -80,16 +80,6 @@ class StreamRecords:
         with self._home.write() as connection:
             _change(connection, record, values)
         return StreamRecord(record.sink, record.stream_id, record.fence, record.earlier, None, None)
-
-
-def fenced_off(sink: str, doing: str) -> SinkFenced:
-    """Return the error for a process whose place another one has taken."""
-    return SinkFenced(
-        f"The sink {sink!r} was fenced off while {doing}: another process writes for it now.",
-        rule="One process writes for a sink; whoever started last.",
-        remedy="Stop the other one and start this one again, or let it be.",
-        sink=sink,
-    )
 
 
 def _change(connection: Connection, record: StreamRecord, values: dict[str, Any]) -> None:

@@ -25,7 +25,6 @@ from sqlalchemy import Connection
 from floodmark.errors import (
     FloodmarkError,
     SinkFenced,
-    StateError,
     StreamExists,
     StreamSealed,
     TransactionNotOpen,
@@ -45,11 +44,13 @@ from floodmark.sinks._failpoints import (
     go_on,
 )
 from floodmark.sinks._gate import Batch, Drop, Write, WriteFrom
+from floodmark.sinks._next_record import first_progress, progress_after
 from floodmark.sinks._progress import Progress, check_sink_name
-from floodmark.sinks._startup import BeginElsewhere, Bounds, Found, Resume, Start, decide_start, topic_in_use
-from floodmark.sinks._stream_records import StreamRecord, StreamRecords, fenced_off
+from floodmark.sinks._sink_errors import MOST_TIMEOUTS, fenced_off, not_started, timed_out
+from floodmark.sinks._sinks import Mode
+from floodmark.sinks._startup import BeginElsewhere, BoundsOf, Found, Resume, Start, decide_start, topic_in_use
+from floodmark.sinks._stream_records import StreamRecord, StreamRecords
 from floodmark.sinks._stream_shape import StreamShape
-from floodmark.sinks._stream_steps import first_progress, progress_after, took_too_long
 from floodmark.sinks._target_options import Step, TargetOptions
 from floodmark.streams import Position, Stream, StreamHome, Transaction, TransactionalWriter
 from floodmark.streams._catalog import check_not_sealed
@@ -57,8 +58,6 @@ from floodmark.streams._positions import furthest
 from floodmark.streams._transaction_rows import OPENED_AGAIN, TIMED_OUT, Told
 from floodmark.streams._units import micros_in
 
-_TIMEOUTS: Final = 2
-"""So often a transaction may take too long, one after the other."""
 _FLUSH_BYTES: Final = 16 * 2**20
 """After so many bytes rows leave this process, and wait in the home."""
 
@@ -121,6 +120,11 @@ class StreamTarget:
         self._ended: FloodmarkError | None = None
 
     @property
+    def mode(self) -> Mode:
+        """All rows of a batch appear at once."""
+        return "atomic"
+
+    @property
     def address(self) -> str:
         """The stream."""
         return f"stream://{self._name}"
@@ -130,7 +134,7 @@ class StreamTarget:
         """The version of the program."""
         return self.options.version
 
-    def start(self, bounds: Callable[[Iterable[str]], Mapping[str, Bounds]]) -> Start:
+    def start(self, bounds: BoundsOf) -> Start:
         """Fence those before, bring to its end what they have decided, and decide: in this order.
 
         A stream that is missing is made, unless something was written to it. `bounds` tells what can be read of
@@ -219,7 +223,7 @@ class StreamTarget:
         progress: Progress | None,
         topic: str,
         stream: Stream | None,
-        bounds: Callable[[Iterable[str]], Mapping[str, Bounds]],
+        bounds: BoundsOf,
         *,
         has_rows: bool,
     ) -> Start:
@@ -318,8 +322,8 @@ class StreamTarget:
         reason = error.fields["reason"] if isinstance(error, TransactionNotOpen) else None
         if isinstance(error, TransactionNotOpen) and reason == TIMED_OUT:
             self._timed_out += 1
-            seconds, again = time.monotonic() - self._begun_at, self._timed_out < _TIMEOUTS
-            late = took_too_long(self.sink, self._rows, seconds, self.options.timeout, again=again)
+            seconds, again = time.monotonic() - self._begun_at, self._timed_out < MOST_TIMEOUTS
+            late = timed_out(self.sink, self._rows, seconds, self.options.timeout, again=again)
             if not late.fields["again"]:
                 self._ended = late
             return late
@@ -338,12 +342,7 @@ class StreamTarget:
         if self._ended is not None:
             raise self._ended
         if self._started is None:
-            raise StateError(
-                f"The sink {self.sink!r} is not started.",
-                rule="It knows what it has written only after it has fenced those before it and read their progress.",
-                remedy="Call start() first, and again after an error.",
-                sink=self.sink,
-            )
+            raise not_started(self.sink)
         return self._started
 
     def _let_go(self) -> None:

@@ -113,6 +113,7 @@ class BatchSink:
         self._writer = writer
         self._log = OffsetLog(query.checkpoint)
         self._query_id: str | None = None
+        self._ended: tuple[int, Place] | None = None
         self._passed = 0
 
     def __getstate__(self) -> dict[str, Any]:
@@ -159,10 +160,14 @@ class BatchSink:
         if self._query_id is None:
             self._query_id = self._log.query_id(spark)
         ends = place_of(self._log, self._readers(), query.sink, spark, number)
-        if number:
-            starts = place_of(self._log, self._readers(), query.sink, spark, number - 1)
-        else:
+        starts: Place
+        if not number:
             starts = {source: first_of(self._readers(), query.sink, offset)[1] for source, offset in ends.items()}
+        elif self._ended is not None and self._ended[0] == number - 1:
+            starts = self._ended[1]
+        else:
+            starts = place_of(self._log, self._readers(), query.sink, spark, number - 1)
+        self._ended = number, ends
         return Batch(str(self._query_id), starts, ends, query.is_stateful)
 
     def _readers(self) -> QueryReaders:

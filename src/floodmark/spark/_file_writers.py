@@ -10,9 +10,8 @@ from pyspark.sql import DataFrame
 
 from floodmark.bindings import Bindings
 from floodmark.control import Home
-from floodmark.sinks import Batch, Outcome, Write, WriteFrom
-from floodmark.sinks._closing_sink import ClosingSink
-from floodmark.sinks._closing_target import ClosingLog, ClosingOptions, ClosingTarget
+from floodmark.sinks import Batch, Outcome, Sink, Sinks, Write, WriteFrom
+from floodmark.sinks._closing_target import ClosingLog, ClosingOptions, ClosingTarget, Run
 from floodmark.sinks._closings import Part
 from floodmark.sinks._failpoints import Failpoint, go_on
 from floodmark.spark._batch_sink import WriterOver
@@ -46,7 +45,7 @@ class FileLogs(ClosingLog, Protocol):
         """Return the files that an attempt has made."""
 
 
-class FileWriter(WriterOver[ClosingSink]):
+class FileWriter(WriterOver[Sink[Run]]):
     """Lets Spark write the files of a batch, and closes them."""
 
     def __init__(self, home: Home, spec: FilesSpec) -> None:
@@ -54,13 +53,18 @@ class FileWriter(WriterOver[ClosingSink]):
         self._spec = spec
         self._bindings = Bindings(home)
         self._log = _log_of(spec)
-        target = ClosingTarget(self._log, spec.options, failpoint=spec.failpoint)
-        mode: Literal["atomic", "staged"] = "atomic" if spec.kind == "delta" else "staged"
-        super().__init__(ClosingSink(home, target, mode, failpoint=spec.failpoint))
+        target = ClosingTarget(
+            self._log,
+            spec.options,
+            mode="atomic" if spec.kind == "delta" else "staged",
+            known=lambda: Sinks(home).get(spec.sink).progress,
+            failpoint=spec.failpoint,
+        )
+        super().__init__(Sink(home, target, failpoint=spec.failpoint))
 
     def write(self, df: DataFrame, batch: Batch, watermarks: Mapping[str, int]) -> Outcome:
         """Write a batch unless it was written."""
-        return self._sink.write(batch, partial(self._run, df, batch), watermarks=watermarks)
+        return self._sink.write(batch, lambda decision: partial(self._run, df, batch, decision), watermarks=watermarks)
 
     def _run(self, df: DataFrame, batch: Batch, decision: Write | WriteFrom, attempt: str) -> list[Part]:
         form, log = self._spec.form, self._log

@@ -35,13 +35,12 @@ from floodmark.sinks import (
 from floodmark.sinks._failpoints import Failpoint, go_on
 from floodmark.sinks._gate import Cut, misaligned
 from floodmark.spark._batch_sink import WriterOver
-from floodmark.spark._packed_rows import packed, rows_of, unpacked
+from floodmark.spark._packed_rows import packed, pieces_of, rows_of, unpacked
 from floodmark.spark._sink_batches import known_times, newest_ts, rows_after
 from floodmark.spark._sink_rows import RowForm
 
 FUNCTION: Final = "spark-murmur3"
 """How tasks choose partitions: by Spark's own hash of the key, or of the value where there is none."""
-_ROWS: Final = 20_000
 _RESULT: Final = "of_group INT, ends STRING, written BIGINT, total BIGINT"
 
 
@@ -63,7 +62,7 @@ class KafkaSpec:
         return AtomicWriter(home, self) if self.groups is None else ParallelWriter(home, self, self.groups)
 
 
-class AtomicWriter(WriterOver[Sink]):
+class AtomicWriter(WriterOver[Sink[Iterable[Sequence[OutRow]]]]):
     """Brings all rows to the driver, which writes a batch in one transaction."""
 
     def __init__(self, home: Home, spec: KafkaSpec) -> None:
@@ -148,10 +147,8 @@ def _write_group(
     def rows(decision: Write | WriteFrom) -> Iterator[Sequence[OutRow]]:
         if isinstance(decision, WriteFrom):
             raise misaligned(Cut((Stop(decision.after, in_one=False),)), batch)
-        for part in records:
-            for first in range(0, part.num_rows, _ROWS):
-                piece = part.slice(first, _ROWS)
-                yield rows_of(piece, piece["partition"].to_pylist())
+        for piece in pieces_of(records):
+            yield rows_of(piece, piece["partition"].to_pylist())
 
     done = writer.write(rows, batch, failpoint=failpoint)
     ends = json.dumps(save_place(done.ends))

@@ -35,10 +35,16 @@ def rows_of(batch: pa.RecordBatch, partitions: Sequence[int] | None = None) -> l
     return list(zip(key, value, ts, partitions or none, headers, strict=True))
 
 
-def _pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def pieces_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Return records in pieces of which many fit into memory."""
     for batch in batches:
         for first in range(0, batch.num_rows, _ROWS):
-            stream = pa.BufferOutputStream()
-            with pa.ipc.new_stream(stream, batch.schema) as writer:
-                writer.write_batch(batch.slice(first, _ROWS))
-            yield pa.RecordBatch.from_arrays([pa.array([stream.getvalue().to_pybytes()], pa.binary())], ["records"])
+            yield batch.slice(first, _ROWS)
+
+
+def _pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for piece in pieces_of(batches):
+        stream = pa.BufferOutputStream()
+        with pa.ipc.new_stream(stream, piece.schema) as writer:
+            writer.write_batch(piece)
+        yield pa.RecordBatch.from_arrays([pa.array([stream.getvalue().to_pybytes()], pa.binary())], ["records"])

@@ -26,7 +26,7 @@ from floodmark.streams._local import LocalBackend
 
 LateRows = Literal["keep", "strict", "only"]
 
-_TIME_KEY: Final = "floodmark.key"
+TIME_KEY: Final = "floodmark.key"
 """The entry in the metadata of an event-time column that says which key of the stream it is."""
 
 Bound = datetime | int | Position
@@ -130,7 +130,7 @@ def window(df: DataFrame, duration: str, slide: str | None = None) -> DataFrame:
     windows are all closed at its place is left out. That depends on the stream alone, not on how batches fall.
     """
     event_time = _event_time_field(df)
-    stamp = _stamp(event_time.metadata[_TIME_KEY])
+    stamp = _stamp(event_time.metadata[TIME_KEY])
     opened = df.withColumn("window", F.window(column_of(event_time.name), duration, slide))
     return opened.where(stamp.isNull() | (F.col("window.end") > stamp))
 
@@ -175,13 +175,13 @@ def _judged(data: DataFrame, column: str, key: str, late: LateRows) -> DataFrame
 
 
 def _event_time(field: StructField, key: str) -> Column:
-    return as_event_time(StructField(field.name, field.dataType, metadata={**field.metadata, _TIME_KEY: key}))
+    return as_event_time(StructField(field.name, field.dataType, metadata={**field.metadata, TIME_KEY: key}))
 
 
 def _event_time_field(df: DataFrame) -> StructField:
     names = {field.name for field in df.schema.fields}
     for field in df.schema.fields:
-        if EVENT_TIME in field.metadata and _TIME_KEY in field.metadata and "_w" in names:
+        if EVENT_TIME in field.metadata and TIME_KEY in field.metadata and "_w" in names:
             return field
     raise UnsupportedFrame(
         "The DataFrame does not come from read_stream, or has lost its event time or `_w` on the way.",

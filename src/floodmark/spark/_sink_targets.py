@@ -9,6 +9,7 @@ from pyspark.sql.types import StructType
 
 from floodmark._words import did_you_mean
 from floodmark.errors import InvalidOption
+from floodmark.sinks._startup import OnMissingBindings
 from floodmark.spark._batch_sink import SinkSpec
 from floodmark.spark._sink_rows import RowForm
 
@@ -26,7 +27,7 @@ class SinkOptions:
     partitions: int | None = None
     version: int = 1
     append: bool = False
-    on_missing_bindings: Literal["error", "nonce"] = "error"
+    on_missing_bindings: OnMissingBindings = "error"
     max_rows: int | None = None
     max_bytes: int | None = None
     linger: int = 10_000

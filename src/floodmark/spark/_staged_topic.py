@@ -17,19 +17,17 @@ from pyspark.sql import DataFrame
 from floodmark.bindings import Bindings
 from floodmark.control import Home
 from floodmark.kafka import KafkaSettings
-from floodmark.sinks import Batch, Outcome, OutRow, Write, WriteFrom
-from floodmark.sinks._closing_sink import ClosingSink
-from floodmark.sinks._closing_target import ClosingOptions, ClosingTarget
+from floodmark.sinks import Batch, Outcome, OutRow, Sink, Sinks, Write, WriteFrom
+from floodmark.sinks._closing_target import ClosingOptions, ClosingTarget, Run
 from floodmark.sinks._closings import Part
 from floodmark.sinks._failpoints import SOME_ROWS_SENT, Failpoint, go_on
 from floodmark.sinks._plain_producer import PlainProducer
 from floodmark.sinks._topic_log import TopicLog
 from floodmark.spark._batch_sink import WriterOver
-from floodmark.spark._packed_rows import rows_of
+from floodmark.spark._packed_rows import pieces_of, rows_of
 from floodmark.spark._sink_batches import known_times, newest_ts, rows_after
 from floodmark.spark._sink_rows import RowForm
 
-_ROWS: Final = 20_000
 _RESULT: Final = "task STRING, sent BIGINT"
 
 
@@ -53,7 +51,7 @@ class StagedTopicSpec:
         return StagedTopicWriter(home, self)
 
 
-class StagedTopicWriter(WriterOver[ClosingSink]):
+class StagedTopicWriter(WriterOver[Sink[Run]]):
     """Lets tasks send the rows of a batch, and closes it when all have."""
 
     def __init__(self, home: Home, spec: StagedTopicSpec) -> None:
@@ -63,12 +61,14 @@ class StagedTopicWriter(WriterOver[ClosingSink]):
         log = TopicLog(
             spec.settings, spec.topic, spec.sink, partitions=spec.partitions, progress_topic=spec.progress_topic
         )
-        target = ClosingTarget(log, spec.options, failpoint=spec.failpoint)
-        super().__init__(ClosingSink(home, target, "staged", failpoint=spec.failpoint))
+        target = ClosingTarget(
+            log, spec.options, known=lambda: Sinks(home).get(spec.sink).progress, failpoint=spec.failpoint
+        )
+        super().__init__(Sink(home, target, failpoint=spec.failpoint))
 
     def write(self, df: DataFrame, batch: Batch, watermarks: Mapping[str, int]) -> Outcome:
         """Write a batch unless it was written."""
-        return self._sink.write(batch, partial(self._run, df, batch), watermarks=watermarks)
+        return self._sink.write(batch, lambda decision: partial(self._run, df, batch, decision), watermarks=watermarks)
 
     def _run(self, df: DataFrame, batch: Batch, decision: Write | WriteFrom, attempt: str) -> list[Part]:
         form = self._spec.form
@@ -86,10 +86,9 @@ def _send(spec: StagedTopicSpec, attempt: str, records: Iterable[pa.RecordBatch]
     task = f"{attempt}.{context.partitionId()}.{context.taskAttemptId()}"
 
     def rows() -> Iterator[Sequence[OutRow]]:
-        for part in records:
-            for first in range(0, part.num_rows, _ROWS):
-                yield rows_of(part.slice(first, _ROWS))
-                spec.failpoint(SOME_ROWS_SENT)
+        for piece in pieces_of(records):
+            yield rows_of(piece)
+            spec.failpoint(SOME_ROWS_SENT)
 
     pieces = rows()
     first = next(pieces, None)

@@ -1,6 +1,6 @@
 """Batches of a query into a stream: through the driver, as Arrow batches, in one transaction."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -106,7 +106,7 @@ def stream_spec(
     return StreamSpec(name, sink, options, form, shape, tuple(added.items()), frozenset(windows), dict(client))
 
 
-class StreamWriter(WriterOver[Sink]):
+class StreamWriter(WriterOver[Sink[Iterable[KeyedRows]]]):
     """Brings all rows to the driver, which writes a batch in one transaction."""
 
     def __init__(self, home: Home, spec: StreamSpec) -> None:

@@ -14,20 +14,20 @@ from floodmark._durations import Duration, micros_of
 from floodmark.bindings import QueryReaders
 from floodmark.control import Home
 from floodmark.errors import InvalidOption, SinkInputUnbound
+from floodmark.sinks._startup import OnMissingBindings
 from floodmark.spark._batch_sink import BatchSink, SinkQuery, place_of
 from floodmark.spark._columns import EVENT_TIME, quoted, require_streaming
 from floodmark.spark._offset_log import OffsetLog
 from floodmark.spark._options import require_one_of
 from floodmark.spark._query_plan import QueryPlan
+from floodmark.spark._read_stream import TIME_KEY
 from floodmark.spark._sink_rows import RowForm, WriteMode
 from floodmark.spark._sink_targets import SinkOptions, spec_of
 from floodmark.spark._stream_rows import open_home
 from floodmark.spark._support import require_supported
 
 OutputMode = Literal["append", "update"]
-OnMissingBindings = Literal["error", "nonce"]
 
-_TIME_KEY: Final = "floodmark.key"
 _NO_DATA_BATCHES: Final = "spark.sql.streaming.noDataMicroBatches.enabled"
 _TRIGGERS: Final = ("processingTime", "availableNow")
 _BEGIN_SECONDS: Final = 60.0
@@ -183,7 +183,7 @@ def event_times(schema: StructType) -> dict[str, str]:
     for field in schema.fields:
         if EVENT_TIME in field.metadata:
             is_window = isinstance(field.dataType, StructType)
-            found[str(field.metadata.get(_TIME_KEY, field.name))] = quoted(field.name) + (".end" if is_window else "")
+            found[str(field.metadata.get(TIME_KEY, field.name))] = quoted(field.name) + (".end" if is_window else "")
     return found
 
 

@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import subprocess
+from abc import ABC, abstractmethod
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -11,7 +12,7 @@ from typing import Final, Self
 _STOP_SECONDS: Final = 20.0
 
 
-class Server:
+class Server(ABC):
     """A server with a process and a directory of its own, which are both gone when it stops."""
 
     __slots__ = ("_directory", "_process")
@@ -20,9 +21,9 @@ class Server:
         self._directory: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
+    @abstractmethod
     def start(self) -> None:
         """Start it."""
-        raise NotImplementedError
 
     def stop(self) -> None:
         """Stop it, whoever is connected, and remove its directory; to say so twice is no error."""

@@ -1,16 +1,15 @@
-"""What a batch comes to in a stream: the record after it, or that it took too long. Without clock and I/O."""
+"""The record after a batch, whatever the target is. Without clock and I/O."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 
-from floodmark.errors import SinkTimedOut
 from floodmark.sinks._gate import Batch, Drop, Write, WriteFrom, next_progress
 from floodmark.sinks._progress import Progress, SinkMark
 
 
-def first_progress(sink: str, stream: str, stream_id: str, version: int, batch: Batch) -> Progress:
+def first_progress(sink: str, place: str, place_id: str, version: int, batch: Batch) -> Progress:
     """Return the record of a sink that has written nothing, before its first batch."""
-    return Progress(sink, stream, stream_id, version, batch.query_id, batch.starts, batch.starts, batch.is_stateful)
+    return Progress(sink, place, place_id, version, batch.query_id, batch.starts, batch.starts, batch.is_stateful)
 
 
 def progress_after(
@@ -33,19 +32,4 @@ def progress_after(
         marks=marks,
         rows=known.rows if isinstance(decision, Drop) else rows,
         total=known.total + rows,
-    )
-
-
-def took_too_long(sink: str, rows: int, seconds: float, timeout: float, *, again: bool) -> SinkTimedOut:
-    """Return the error for a transaction that took too long."""
-    return SinkTimedOut(
-        f"A transaction of the sink {sink!r} had {rows} rows after {seconds:.1f} s, and its timeout is {timeout:g} s.",
-        rule="A transaction that takes longer is given up: nothing of it is seen.",
-        remedy="Raise the sink's timeout, or make batches smaller"
-        + ("." if again else "; it was tried twice, and is not tried again."),
-        sink=sink,
-        rows=rows,
-        seconds=seconds,
-        timeout=timeout,
-        again=again,
     )
