@@ -10,8 +10,10 @@ import floodmark.bindings
 import floodmark.control
 import floodmark.delta
 import floodmark.errors
+import floodmark.extract
 import floodmark.ingest
 import floodmark.kafka
+import floodmark.landing
 import floodmark.progress
 import floodmark.sinks
 import floodmark.streams
@@ -25,6 +27,8 @@ ROOMS = (
     floodmark.streams,
     floodmark.bindings,
     floodmark.ingest,
+    floodmark.extract,
+    floodmark.landing,
     floodmark.sinks,
 )
 

@@ -17,7 +17,7 @@ from floodmark.kafka import KafkaCluster, KafkaSettings
 from floodmark.spark import session
 from floodmark.streams import Stream, connect
 from floodmark.testing import KafkaBroker
-from floodmark.testing._kafka_files import fetched
+from foreign_jars import foreign_jars
 
 ROWS = 2_000_000
 PARTITIONS = 4
@@ -26,21 +26,12 @@ EVENTS = 600_000
 BATCH = 20_000
 TOPIC = "orders"
 SCHEMA = "id BIGINT, customer STRING, amount DOUBLE, at TIMESTAMP"
-CONNECTOR = (
-    ("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0"),
-    ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),
-    ("org.apache.kafka", "kafka-clients", "3.9.1"),
-    ("org.apache.commons", "commons-pool2", "2.12.1"),
-)
-"""Spark's own source: what the registry has that runs on this Spark."""
-
 Way = Callable[[SparkSession, str, Path], DataFrame]
 
 
 def measure_kafka() -> Iterator[Figure]:
     """Yield how many events a second are written and read, and how many rows Floodmark and Spark itself read."""
-    jars = sorted(map(str, fetched("spark-kafka", CONNECTOR, with_dependencies=False).glob("*.jar")))
-    conf = {"spark.driver.memory": "3g", "spark.jars": ",".join(jars)}
+    conf = {"spark.driver.memory": "3g", "spark.jars": ",".join(foreign_jars())}
     spark = session("floodmark-bench-kafka", conf=conf)
     try:
         with KafkaBroker() as broker:

@@ -15,8 +15,7 @@ from figures import Figure
 from floodmark.kafka import KafkaCluster, KafkaSettings
 from floodmark.streams import connect
 from floodmark.testing import KafkaBroker
-from floodmark.testing._kafka_files import fetched
-from measure_kafka import CONNECTOR
+from foreign_jars import foreign_jars
 
 ROWS = 2_000_000
 PIECE = 100_000
@@ -28,8 +27,9 @@ Way = Callable[[SparkSession, Path, str, str], float]
 
 def measure_sinks() -> Iterator[Figure]:
     """Yield rows a second into a topic, and the memory that one large timestamp takes."""
-    jars = sorted(map(str, fetched("spark-kafka", CONNECTOR, with_dependencies=False).glob("*.jar")))
-    spark = fm.session("floodmark-bench-sinks", conf={"spark.driver.memory": "3g", "spark.jars": ",".join(jars)})
+    spark = fm.session(
+        "floodmark-bench-sinks", conf={"spark.driver.memory": "3g", "spark.jars": ",".join(foreign_jars())}
+    )
     try:
         with tempfile.TemporaryDirectory() as place, KafkaBroker() as broker:
             _fill(Path(place))

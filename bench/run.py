@@ -13,6 +13,7 @@ from bridge import measure_bridge
 from figures import Figure
 from measure_ingest import measure_ingest
 from measure_kafka import measure_kafka
+from measure_landing import measure_landing
 from measure_sinks import measure_sinks
 from progress import measure_coalescer, measure_tracker
 from readers import measure_readers
@@ -26,9 +27,10 @@ def main() -> int:
     """Measure everything, print it, write it down; exit 1 if a goal was missed."""
     figures: list[Figure] = []
     measured = (
-        # First, since a JVM takes jars only when it starts, and these two need Spark's own connector.
+        # First, since a JVM takes jars only when it starts, and these need Spark's own connectors.
         measure_kafka,
         measure_sinks,
+        measure_landing,
         measure_tracker,
         measure_coalescer,
         measure_streams,

@@ -2,7 +2,8 @@
 
 The rooms: `floodmark.progress` holds the pure rules, `floodmark.streams` has streams whose writers note time,
 `floodmark.kafka` knows topics, records and values, `floodmark.delta` commits to tables, `floodmark.bindings` gives
-every offset of a source a timestamp that stays, `floodmark.sinks` writes once, `floodmark.spark` brings them to Spark,
+every offset of a source a timestamp that stays, `floodmark.sinks` writes once, `floodmark.ingest` plans what a job
+reads, `floodmark.extract` reads it and `floodmark.landing` lands it, `floodmark.spark` brings them to Spark,
 `floodmark.testing` helps to test what is built on them, `floodmark.errors` is the one tree of errors. What touches
 Spark, and `connect`, can also be called from here (`import floodmark as fm; fm.session()`), and is loaded when it is
 first used.
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from floodmark.spark import (
         follow_marks,
+        ingest_job,
         late,
         read_bindings,
         read_closed,
@@ -30,6 +32,7 @@ __all__ = [
     "__version__",
     "connect",
     "follow_marks",
+    "ingest_job",
     "late",
     "read_bindings",
     "read_closed",

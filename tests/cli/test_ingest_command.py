@@ -146,14 +146,6 @@ def test_what_a_properties_file_does_not_say_is_said_aloud(asked: Asked) -> None
 # --- run -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_without_somebody_who_extracts_is_refused_and_makes_nothing(
-    asked: Asked, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(_ingest, "EXECUTOR", "floodmark.spark._nobody")
-    assert "[executor-missing]" in asked.error("run")
-    assert not asked.home.exists()
-
-
 def test_a_run_of_a_job_without_a_target_is_refused(asked: Asked) -> None:
     asked.path.write_text(FILE.partition("[source]")[0])
     assert "names no source" in asked.error("run")
@@ -175,6 +167,9 @@ class Counting:
             raise TimeoutError("no answer")
         return Landed(rows=10)
 
+    def finish(self, run: Run) -> None:
+        pass
+
     def close(self) -> None:
         self.is_closed = True
 
@@ -182,7 +177,7 @@ class Counting:
 @pytest.fixture
 def executor(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counting]:
     executor = Counting(failing=2)
-    monkeypatch.setattr(_ingest, "_executor", lambda file: executor)
+    monkeypatch.setattr(_ingest, "_executor", lambda job, home, workers: executor)
     yield executor
     assert executor.is_closed
 

@@ -288,8 +288,37 @@ def test_files_go_to_their_partitions_and_take_the_place_of_those_before(path: P
     table.commit(staged("a1", a=1, b=2, none=3), 1, {})
     every = "SELECT n, place FROM t ORDER BY n"
     assert rows(path, every) == [(1, "a: %"), (2, "b: %"), (3, None)]
-    table.commit(staged("a2", a=4), 2, {}, replace=[("place", "=", "a: %")])
+    known = table.files().to_pydict()
+    assert sorted(known["num_records"]) == [1, 1, 1]
+    before = [file for file, place in zip(known["path"], known["partition.place"], strict=True) if place == "a: %"]
+    table.commit(staged("a2", a=4), 2, {}, remove=before)
     assert rows(path, every) == [(2, "b: %"), (3, None), (4, "a: %")]
+
+
+def test_a_file_gives_way_once(path: Path) -> None:
+    table = DeltaCommits.open(path, "app", schema(n="long"))
+    table.staging.begin("a1").mkdir()
+    pq.write_table(pa.table({"n": pa.array([1], pa.int64())}), table.staging.directory("a1") / "a.parquet")
+    table.commit(table.staging.found("a1"), 1, {})
+    (file,) = table.files().column("path").to_pylist()
+    other = DeltaCommits.open(path, "other")
+    table.commit((), 2, {}, remove=[file])
+    with pytest.raises(TableConflict):
+        other.commit((), 1, {}, remove=[file])
+    assert not table.has_rows()
+
+
+def test_a_table_gets_columns_which_earlier_rows_do_not_have(path: Path) -> None:
+    table = DeltaCommits.open(path, "app", schema(n="long"))
+    table.add_columns('[{"name": "note", "type": "string", "nullable": true, "metadata": {}}]')
+    table.check(schema(n="long", note="string"))
+
+
+def test_a_commit_may_carry_numbers_of_other_applications(path: Path) -> None:
+    table = DeltaCommits.open(path, "app", schema(n="long"))
+    table.commit((), 1, {"who": "me"}, also={"owner": 2**62 + 1})
+    assert (table.last_number("owner"), table.last_number("nobody")) == (2**62 + 1, None)
+    assert table.said_by_all()[0]["who"] == "me"
 
 
 @pytest.mark.parametrize(

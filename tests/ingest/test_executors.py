@@ -53,6 +53,7 @@ class Copying:
         self.lock = threading.Lock()
         self.is_closed = False
         self.prepared = 0
+        self.finished: list[int] = []
 
     def prepare(self, run: Run) -> None:
         self.prepared += 1
@@ -72,6 +73,9 @@ class Copying:
                 target.execute(f"DELETE FROM orders {where}", (shop, *row.range))
                 target.executemany("INSERT INTO orders VALUES (?, ?, ?)", rows)
         return Landed(len(rows), {0: len(rows)})
+
+    def finish(self, run: Run) -> None:
+        self.finished.append(len(run.unrecorded))
 
     def close(self) -> None:
         self.is_closed = True
@@ -113,7 +117,7 @@ def test_a_run_lands_all_rows_of_the_source_and_the_next_has_nothing_to_do(
     assert jobs.complete_through(job) == NOW
     assert jobs.lateness("orders") == {0: 100}
     again = run_job(jobs, job, copying, owner="here")
-    assert (again.planned, again.is_whole, copying.prepared) == (0, True, 2)
+    assert (again.planned, again.is_whole, copying.prepared, copying.finished) == (0, True, 2, [0, 0])
 
 
 @pytest.mark.parametrize("workers", [1, 3, 50])
@@ -128,6 +132,7 @@ def test_a_row_that_fails_fails_alone_and_the_next_run_fills_the_hole(
     )
     assert (result.succeeded, result.failed, len(result.errors), len(seen)) == (18, 2, 2, 20)
     assert not result.is_whole
+    assert copying.finished == [0]
     attempts = [one for one in jobs.attempts("orders", result.run) if one.state == "failed"]
     assert sorted(one.error for one in attempts) == [
         "ConnectionError: no answer from north, password was ***",
@@ -206,7 +211,7 @@ def test_a_run_that_was_overtaken_records_nothing_and_begins_nothing_more(
         first = Overtaken(copying, jobs, job, clock)
         with pytest.raises(LeaseLost):
             run_job(jobs, job, first, owner="first", workers=1)
-        assert first.landed == 1
+        assert (first.landed, first.finished) == (1, [])
         newest, oldest = jobs.history("orders")
         assert (newest.succeeded, newest.state, oldest.succeeded, oldest.state) == (20, "done", 0, "lost")
 
@@ -219,6 +224,33 @@ def test_a_run_that_cannot_be_prepared_ends_and_lets_others_run(jobs: Ingestion,
     with pytest.raises(OSError, match="cannot be read"):
         run_job(jobs, job, Broken(copying.source, copying.target), owner="here")
     assert run_job(jobs, job, copying, owner="here").is_whole
+
+
+def test_a_run_that_cannot_be_finished_has_failed_and_its_rows_are_landed_all_the_same(
+    jobs: Ingestion, job: Job, copying: Copying
+) -> None:
+    class Broken(Copying):
+        def finish(self, run: Run) -> None:
+            raise OSError("the time cannot be told")
+
+    with pytest.raises(OSError, match="cannot be told"):
+        run_job(jobs, job, Broken(copying.source, copying.target), owner="here")
+    (run,) = jobs.history("orders")
+    assert (run.state, run.succeeded) == ("failed", 20)
+    assert run_job(jobs, job, copying, owner="here").planned == 0
+
+
+def test_a_row_that_was_adopted_before_it_failed_counts_as_landed(jobs: Ingestion, job: Job, copying: Copying) -> None:
+    class Late(Copying):
+        def land(self, run: Run, row: Row) -> Landed:
+            run.adopt(row.unit, row.range, rows=7, reason=row.reason)
+            raise OSError("the answer was lost")
+
+    result = run_job(jobs, job, Late(copying.source, copying.target), owner="here")
+    assert (result.succeeded, result.failed, result.errors) == (20, 0, ())
+    attempts = jobs.attempts("orders", result.run)
+    assert {(one.state, one.rows, one.reason) for one in attempts} == {("adopted", 7, "new")}
+    assert run_job(jobs, job, copying, owner="here").planned == 0
 
 
 def test_no_workers_are_refused(jobs: Ingestion, job: Job, copying: Copying) -> None:

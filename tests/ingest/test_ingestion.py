@@ -141,7 +141,7 @@ def test_a_run_that_was_silent_is_overtaken_and_can_record_nothing_more(jobs: In
     new = jobs.start(job, owner="b")
     assert new.token > old.token
     assert said(job, new.plan.rows) == ["01-02..01-03", "01-03..01-04", "01-04..01-05"]
-    late_calls: list[Callable[[], None]] = [
+    late_calls: list[Callable[[], object]] = [
         lambda: old.succeeded(old.plan.rows[1]),
         lambda: old.failed(old.plan.rows[1], "no"),
         lambda: old.adopt(old.plan.rows[1].unit, old.plan.rows[1].range),

@@ -1,21 +1,21 @@
 """The command `ingest`: what a job has to read, what it has read, and what a person may do about it."""
 
 import argparse
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from floodmark.cli._json import print_json
-from floodmark.errors import CellsFailed, ExecutorMissing, HomeMissing, InvalidOption
+from floodmark.errors import CellsFailed, HomeMissing, InvalidOption
 
 if TYPE_CHECKING:
-    from floodmark.ingest import Executor, Ingestion, JobFile
+    from floodmark.ingest import Executor, Ingestion, Job, JobFile
+    from floodmark.streams import StreamHome
 
 SHOWN_ROWS: Final = 20
 """How many rows of a plan a person is shown, unless more are asked for."""
-EXECUTOR: Final = "floodmark.spark._ingest_executor"
-"""The module that extracts and lands: its function `executor(job)` gives an `Executor`."""
 
 
 def add_ingest(commands: Any) -> None:
@@ -99,24 +99,22 @@ def _plan(arguments: argparse.Namespace, now: int) -> None:
 
 def _run(arguments: argparse.Namespace, now: int) -> None:
     from floodmark.cli._ingest_words import actor
-    from floodmark.control import Home
     from floodmark.ingest import Ingestion, run_job, with_units
     from floodmark.ingest._running import check_runnable
+    from floodmark.streams import connect
 
     file = _load(arguments)
     check_runnable(file.job)
-    executor = _executor(file)
     job = with_units(file.job)
-    with closing(executor), Home.open(arguments.home) as home:
+    with connect(arguments.home) as home, closing(_executor(job, home, arguments.workers)) as executor:
+        jobs, asked = Ingestion(home.home), {"owner": actor(), "workers": arguments.workers}
         if arguments.json or not sys.stderr.isatty():
-            result = run_job(Ingestion(home), job, executor, owner=actor(), workers=arguments.workers)
+            result = run_job(jobs, job, executor, **asked)
         else:
             from floodmark.cli._show_ingest import progress
 
             with progress(job.name) as on_row:
-                result = run_job(
-                    Ingestion(home), job, executor, owner=actor(), workers=arguments.workers, on_row=on_row
-                )
+                result = run_job(jobs, job, executor, **asked, on_row=on_row)
     if arguments.json:
         from floodmark.cli._ingest_words import saved
 
@@ -135,19 +133,13 @@ def _run(arguments: argparse.Namespace, now: int) -> None:
         )
 
 
-def _executor(file: "JobFile") -> "Executor":
-    from importlib import import_module
-    from importlib.util import find_spec
+def _executor(job: "Job", home: "StreamHome", workers: int) -> "Executor":
+    # Whoever only asks what is due does not wait for pyspark.
+    from floodmark.spark import session
+    from floodmark.spark._ingest_executor import SparkExecutor
 
-    if find_spec(EXECUTOR) is None:
-        raise ExecutorMissing(
-            f"This release cannot extract and land: it has no {EXECUTOR}.",
-            rule="A run needs somebody who reads the source and writes the target.",
-            remedy="Pass an Executor of your own to floodmark.ingest.run_job; all other actions work without one.",
-            job=file.job.name,
-        )
-    found: Executor = import_module(EXECUTOR).executor(file.job)
-    return found
+    spark = session("floodmark-ingest", cores=os.cpu_count() or 2)
+    return SparkExecutor(home, job, spark, workers=workers)
 
 
 def _status(arguments: argparse.Namespace, now: int) -> None:

@@ -5,15 +5,19 @@ of one application were made from the same state of the table. So the number is 
 handle that is not refreshed in between: whoever was overtaken finds a conflict.
 """
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from time import time_ns
 from typing import Any, Final
+from urllib.parse import unquote
 
-from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
-from deltalake.transaction import AddAction
+from deltalake.transaction import AddAction, RemoveAction
 
 from floodmark.delta._schemas import differences, unmet
 from floodmark.delta._staging import StagedFile, Staging
@@ -104,6 +108,11 @@ class DeltaCommits:
         return str(self._table.schema().to_json())
 
     @property
+    def arrow_schema(self) -> pa.Schema:
+        """The columns of the table, as Arrow has them."""
+        return pa.schema(self._table.schema())
+
+    @property
     def partition_by(self) -> tuple[str, ...]:
         """The columns by which it is partitioned."""
         return tuple(self._table.metadata().partition_columns)
@@ -113,9 +122,40 @@ class DeltaCommits:
         """The last number that the application has committed, 0 if none, as of the version that is seen."""
         return int(self._table.transaction_version(self._app) or 0)
 
+    @property
+    def path(self) -> Path:
+        """Its directory."""
+        return self._path
+
     def has_rows(self) -> bool:
         """Return whether any file is in the table."""
         return bool(self._table.file_uris())
+
+    def files(self) -> pa.Table:
+        """Return what is known of each file, a row each.
+
+        There are `path` as the directory has it, size_bytes, num_records, and of columns X min.X, max.X, null_count.X
+        and partition.X.
+        """
+        found = pa.table(self._table.get_add_actions(flatten=True))
+        paths = pa.array([unquote(path) for path in found.column("path").to_pylist()], pa.string())
+        return found.set_column(0, "path", paths)
+
+    def add_columns(self, fields: str) -> None:
+        """Give the table more columns, as JSON like those of a schema. They are NULL in rows that are there."""
+        try:
+            self._table.alter.add_columns([Field.from_json(json.dumps(one)) for one in json.loads(fields)])
+        except DeltaError as error:
+            raise _failed(self._path, "given more columns", error) from error
+        self.reload()
+
+    def last_number(self, app: str) -> int | None:
+        """Return the last number of any application, as of the version that is seen; None if it has none."""
+        return self._table.transaction_version(app)
+
+    def said_by_all(self) -> list[Mapping[str, Any]]:
+        """Return what was said with each commit that the log has, whoever made it, the newest first."""
+        return self._said(None)
 
     def reload(self) -> None:
         """See the newest version."""
@@ -185,27 +225,32 @@ class DeltaCommits:
         number: int,
         metadata: Mapping[str, str],
         *,
-        replace: Sequence[tuple[str, str, str]] | None = None,
+        remove: Iterable[str] = (),
+        also: Mapping[str, int] | None = None,
     ) -> None:
         """Add files to the table, and say so under a number: all of it is seen at once, or nothing.
 
-        `replace` names partitions, such as [("day", "=", "2026-01-01")], whose files give way. If the number does not
-        rise, or the application has committed since this version, a TableConflict is raised; `reload` then shows why.
-        Afterwards the newest version is seen.
+        The files `remove`, paths as `files` has them, give way. `also` are numbers of other applications. If the number
+        does not rise, or one of the applications has committed since this version, or a file that gives way has gone
+        already, a TableConflict is raised; `reload` then shows why. Afterwards the newest version is seen.
         """
         if number <= self.number:
             raise self._conflict(number, f"its last number is {self.number}")
         said = {**metadata, _APP: self._app, _NUMBER: str(number)}
-        actions = [AddAction(one.path, one.size, one.partition, one.modified, True, one.stats) for one in files]
+        now = time_ns() // 1_000_000
+        actions: list[AddAction | RemoveAction] = [
+            *(AddAction(one.path, one.size, one.partition, one.modified, True, one.stats) for one in files),
+            *(RemoveAction(path, True, now) for path in remove),
+        ]
+        numbers = {self._app: number, **(also or {})}
         try:
             self._table.create_write_transaction(
-                actions,  # type: ignore[arg-type]
-                "append" if replace is None else "overwrite",
+                actions,
+                "append",
                 self._table.schema(),
                 list(self.partition_by),
-                None if replace is None else list(replace),
                 commit_properties=CommitProperties(
-                    custom_metadata=said, app_transactions=[Transaction(self._app, number)]
+                    custom_metadata=said, app_transactions=[Transaction(*one) for one in numbers.items()]
                 ),
             )
         except CommitFailedError as error:
@@ -232,15 +277,17 @@ class DeltaCommits:
         return swept
 
     def _history(self, limit: int | None) -> list[AppCommit]:
-        try:
-            commits: list[dict[str, Any]] = self._table.history(limit)
-        except DeltaError as error:
-            raise _failed(self._path, "read", error) from error
         return [
             AppCommit(int(one[_NUMBER]), {name: value for name, value in one.items() if isinstance(value, str)})
-            for one in commits
+            for one in self._said(limit)
             if one.get(_APP) == self._app and str(one.get(_NUMBER)).isdecimal()
         ]
+
+    def _said(self, limit: int | None) -> list[Mapping[str, Any]]:
+        try:
+            return list(self._table.history(limit))
+        except DeltaError as error:
+            raise _failed(self._path, "read", error) from error
 
     def _conflict(self, number: int, why: str) -> TableConflict:
         return TableConflict(

@@ -61,3 +61,15 @@ class NotPlanned(StateError):
     """A range was recorded that the run was not to read."""
 
     code = "not-planned"
+
+
+class StreamUnfit(StateError):
+    """A stream does not have the shape that the rows of a job need, or does not have what the job has read."""
+
+    code = "stream-unfit"
+
+
+class RangeLate(StateError):
+    """Rows of a range would come to a stream whose watermark has gone beyond them."""
+
+    code = "range-late"

@@ -55,9 +55,3 @@ class CellsFailed(StateError):
     """A run has ended, and some of its cells have failed. They stay due."""
 
     code = "cells-failed"
-
-
-class ExecutorMissing(StateError):
-    """Nothing is installed that could extract and land what a plan says."""
-
-    code = "executor-missing"

@@ -81,6 +81,35 @@ def wall(micros: int, zone: ZoneInfo) -> datetime:
     return (EPOCH + timedelta(microseconds=micros)).astimezone(zone).replace(tzinfo=None)
 
 
+def later_wall(micros: int, zone: ZoneInfo) -> datetime:
+    """Return the smallest wall time whose moment is not before this one, if of two moments the later one counts.
+
+    Rows that know only their wall time are read by it: an hour that comes twice is read when it is over, and what is
+    skipped belongs to the moment of the skip. Ranges that touch each other are ranges of wall times that do.
+
+    >>> berlin = zone_of("Europe/Berlin")
+    >>> first = moment(datetime(2020, 10, 25, 2, 30), berlin)
+    >>> [later_wall(first + hours * HOUR, berlin).strftime("%H:%M") for hours in (-1, 0, 1)]
+    ['01:30', '02:00', '02:30']
+    >>> later_wall(moment(datetime(2020, 3, 29, 3), berlin), berlin).strftime("%H:%M")
+    '02:00'
+    """
+    local = wall(micros, zone).replace(fold=0)
+    before, now = _offset(micros - 1, zone), _offset(micros, zone)
+    if now > before:
+        return local - (now - before)
+    again = local.replace(tzinfo=zone, fold=1).utcoffset()
+    assert again is not None
+    if now <= again:
+        return local
+    # The clock is set back after this moment, and before it shows this again.
+    low, high = micros, micros + (now - again) // MICROSECOND
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if _offset(middle, zone) == now else (low, middle)
+    return wall(high, zone).replace(fold=0)
+
+
 def shown(micros: int, zone: ZoneInfo) -> str:
     """Return a moment as people write it, with its offset.
 
@@ -110,5 +139,7 @@ def day_number(micros: int, zone: ZoneInfo) -> int:
     return wall(micros, zone).toordinal()
 
 
-def _offset(micros: int, zone: ZoneInfo) -> timedelta | None:
-    return (EPOCH + timedelta(microseconds=micros)).astimezone(zone).utcoffset()
+def _offset(micros: int, zone: ZoneInfo) -> timedelta:
+    offset = (EPOCH + timedelta(microseconds=micros)).astimezone(zone).utcoffset()
+    assert offset is not None
+    return offset

@@ -38,5 +38,11 @@ class Executor(Protocol):
         """
         ...
 
+    def finish(self, run: Run) -> None:
+        """Do what comes after all rows: each is recorded, and the run has not ended. Also if some have failed.
+
+        What is raised here fails the run, and none of its rows.
+        """
+
     def close(self) -> None:
         """Let go of what it holds."""

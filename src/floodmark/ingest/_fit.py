@@ -1,7 +1,7 @@
 """Whether the source, the units and the target of a job fit each other."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from floodmark._words import did_you_mean
 from floodmark.ingest._job import Job
@@ -11,6 +11,9 @@ from floodmark.ingest._spec_checks import plain, refused
 from floodmark.ingest._target_spec import Landing
 from floodmark.ingest._units import SecondaryInput
 from floodmark.ingest._variables import names_in
+
+FILE_TIME: Final = "_file_time"
+"""The column that rows of files get: the time of their file, where a file has one."""
 
 
 def check_fit(job: Job) -> None:
@@ -48,12 +51,18 @@ def check_fit(job: Job) -> None:
 def watermark_of(source: Any) -> str | None:
     """Return the column of a source's rows that places them in time, if there is one.
 
+    Files that have a time themselves give it to their rows, in a column of its own.
+
+    >>> watermark_of(FilesSource(paths=("x/*.csv",), format="csv"))
+    '_file_time'
     >>> watermark_of(FilesSource(paths=("x/*.csv",), format="csv", time="column", column="at"))
     'at'
     """
     if isinstance(source, SqlSource):
         return source.watermark
-    return source.column if isinstance(source, FilesSource) else None
+    if isinstance(source, FilesSource):
+        return source.column if source.time == "column" else FILE_TIME
+    return None
 
 
 def unit_fields(job: Job) -> tuple[str, ...]:

@@ -36,7 +36,7 @@ class Ingestion:
     >>> with Home.open(clock=lambda: Bound.parse("2020-01-04", "UTC").at) as home:
     ...     jobs = Ingestion(home)
     ...     run = jobs.start(job, owner="here")
-    ...     run.failed(run.plan.rows[1], "timed out")
+    ...     is_due = run.failed(run.plan.rows[1], "timed out")
     ...     run.end()
     ...     [row.reason for row in jobs.plan(job).rows]
     ['failed', 'new', 'new']

@@ -1,14 +1,15 @@
 """A run of a job: it holds the job's lease, knows its plan, and records what became of each row."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
 from time import monotonic
 from types import TracebackType
 from typing import Any, Final, Literal, Self
 
-from sqlalchemy import Connection, text, update
+from sqlalchemy import Connection, delete, select, text, update
 
 from floodmark.control import Home, Lease, Leases
 from floodmark.control._values import storable
@@ -20,8 +21,8 @@ from floodmark.ingest._known import Change, change_units, unit_numbers
 from floodmark.ingest._lateness import add_lateness
 from floodmark.ingest._plan import Plan
 from floodmark.ingest._ranges import Range
-from floodmark.ingest._row import Row
-from floodmark.ingest._schema import RUNS
+from floodmark.ingest._row import Reason, Row
+from floodmark.ingest._schema import ATTEMPTS, RUNS
 from floodmark.ingest._unit import Unit
 
 LEASE_TTL: Final = 60_000_000
@@ -92,6 +93,11 @@ class Run:
         return self._lease.owner
 
     @property
+    def home(self) -> Home:
+        """Where it is recorded."""
+        return self._home
+
+    @property
     def unrecorded(self) -> tuple[Row, ...]:
         """What was planned and is not recorded yet."""
         with self._lock:
@@ -102,6 +108,10 @@ class Run:
         begun = monotonic()
         self._lease = self._leases.renew(self._lease)
         self._renewed = begun
+
+    def check(self, connection: Connection) -> None:
+        """Raise `LeaseLost` if another run has taken its place; else none can before this transaction ends."""
+        Leases.check(connection, self._lease)
 
     def succeeded(
         self,
@@ -114,14 +124,18 @@ class Run:
         """Record that a row of the plan was read, and landed."""
         self.record([Outcome(row, None, rows, took, lateness)])
 
-    def failed(self, row: Row, error: str, *, took: int | None = None) -> None:
-        """Record that a row of the plan could not be read or landed. It stays due."""
-        self.record([Outcome(row, error, None, took)])
+    def failed(self, row: Row, error: str, *, took: int | None = None) -> bool:
+        """Record that a row of the plan could not be read or landed. It stays due.
 
-    def record(self, outcomes: Iterable[Outcome]) -> None:
+        Return False if this run has adopted it: then it is landed all the same, and not due.
+        """
+        return not self.record([Outcome(row, error, None, took)])
+
+    def record(self, outcomes: Iterable[Outcome]) -> tuple[Row, ...]:
         """Record what became of rows of the plan, all in one transaction; or raise `LeaseLost` and record nothing.
 
-        Each row is recorded once; another that was not planned is refused.
+        Each row is recorded once; another that was not planned is refused. Those that this run has adopted are
+        returned: they count as landed whatever is said of them here, which adds only what it took.
         """
         given = list(outcomes)
         with self._lock:
@@ -130,23 +144,52 @@ class Run:
                 self.renew()
             with self._home.write() as connection:
                 now = self._begin(connection)
+                numbers = unit_numbers(connection, self.job.name, {one.row.unit.key for one in given})
+                adopted = self._adopted(connection, numbers)
                 by_unit: dict[str, list[Outcome]] = {}
+                again: list[Outcome] = []
                 for outcome in given:
-                    by_unit.setdefault(outcome.row.unit.key, []).append(outcome)
-                numbers = unit_numbers(connection, self.job.name, by_unit)
+                    key = outcome.row.unit.key
+                    (again if (key, outcome.row.range) in adopted else by_unit.setdefault(key, [])).append(outcome)
                 change_units(connection, self.job.name, by_unit, lambda key: self._change(by_unit[key], now))
-                self._note(connection, numbers, given, now)
+                told = [one for one in again if one.error is None]
+                self._note(connection, numbers, [*(one for some in by_unit.values() for one in some), *told], now)
             for outcome in given:
                 del self._open[outcome.row.unit.key, outcome.row.range]
+        return tuple(outcome.row for outcome in again)
 
-    def adopt(self, unit: Unit, done: Range, *, rows: int | None = None) -> None:
-        """Record that an earlier run had landed a range and died before it could say so."""
+    def adopt(
+        self,
+        unit: Unit,
+        done: Range,
+        *,
+        rows: int | None = None,
+        reason: Reason = "gap",
+        connection: Connection | None = None,
+    ) -> None:
+        """Record that a range is landed before its row is recorded, if it ever is.
+
+        That is one that an earlier run has landed, and died before it could say so; or one of this run, recorded by
+        the very transaction that lands it: then that is the `connection`.
+        """
+        with self._writing(connection) as writing:
+            now = self._begin(writing)
+            outcome = Outcome(Row(unit, done, done, reason, (reason,)), None, rows)
+            change_units(writing, self.job.name, [unit.key], lambda _: self._change([outcome], now))
+            numbers = unit_numbers(writing, self.job.name, [unit.key])
+            self._note(writing, numbers, [outcome], now, state="adopted")
+
+    def disown(self, unit: Unit, done: Range) -> None:
+        """Record that what this run has adopted was not landed after all. It is due."""
         with self._home.write() as connection:
-            now = self._begin(connection)
-            outcome = Outcome(Row(unit, done, done, "gap", ("gap",)), None, rows)
-            change_units(connection, self.job.name, [unit.key], lambda _: self._change([outcome], now))
-            numbers = unit_numbers(connection, self.job.name, [unit.key])
-            self._note(connection, numbers, [outcome], now, state="adopted")
+            self._begin(connection)
+            change_units(
+                connection, self.job.name, [unit.key], lambda _: lambda known: known.edited(done, is_covered=False)
+            )
+            number = unit_numbers(connection, self.job.name, [unit.key])[unit.key]
+            ours = (ATTEMPTS.c.job == self.job.name, ATTEMPTS.c.run == self.number)
+            here = (ATTEMPTS.c.unit == number, ATTEMPTS.c.lo == done.lo, ATTEMPTS.c.state == "adopted")
+            connection.execute(delete(ATTEMPTS).where(*ours, *here))
 
     def end(self, state: Literal["done", "failed"] = "done") -> None:
         """End it, and let others run the job. What was not recorded stays due."""
@@ -178,9 +221,24 @@ class Run:
     def __repr__(self) -> str:
         return f"Run({self.job.name!r}, {self.number})"
 
+    @contextmanager
+    def _writing(self, connection: Connection | None) -> Iterator[Connection]:
+        if connection is not None:
+            yield connection
+            return
+        with self._home.write() as own:
+            yield own
+
     def _begin(self, connection: Connection) -> int:
-        Leases.check(connection, self._lease)
+        self.check(connection)
         return self._home.now(connection)
+
+    def _adopted(self, connection: Connection, numbers: Mapping[str, int]) -> set[tuple[str, Range]]:
+        """Return what this run has adopted of some units."""
+        keys = {number: key for key, number in numbers.items()}
+        ours = (ATTEMPTS.c.job == self.job.name, ATTEMPTS.c.run == self.number, ATTEMPTS.c.state == "adopted")
+        wanted = select(ATTEMPTS.c.unit, ATTEMPTS.c.lo, ATTEMPTS.c.hi).where(*ours)
+        return {(keys[unit], Range(lo, hi)) for unit, lo, hi in connection.execute(wanted) if unit in keys}
 
     def _check_planned(self, outcomes: list[Outcome]) -> None:
         seen = set()

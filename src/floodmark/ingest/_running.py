@@ -94,15 +94,18 @@ def run_job(
             for row, landed, error, took in _landed(run, executor, workers):
                 if error is None:
                     run.succeeded(row, rows=landed.rows, took=took, lateness=landed.lateness)
+                elif not run.failed(row, error, took=took):
+                    error = None  # noqa: PLW2901 - it was landed all the same
+                if error is None:
                     tally.succeeded += 1
                     tally.rows += landed.rows or 0
                 else:
-                    run.failed(row, error, took=took)
                     tally.failed += 1
                     if error not in tally.errors and len(tally.errors) < 5:
                         tally.errors += (error,)
                 if on_row is not None:
                     on_row(row, error)
+            executor.finish(run)
         planned = len(run.plan.rows)
     return RunResult(job.name, run.number, planned, tally.succeeded, tally.failed, tally.rows, tally.errors)
 

@@ -34,7 +34,7 @@ class SqlSource:
     """The column whose ranges are read. None only where the query names {{range.from}} and {{range.to}} itself."""
     table: str | None = None
     query: str | None = None
-    """One of the two. A query may name {{range.from}}, {{range.to}} and {{unit.FIELD}}: they become parameters."""
+    """One of the two. A query may name {{range.from}}, {{range.to}} and {{unit.FIELD}}: they become literals."""
     password: Secret | None = None
     watermark_type: WatermarkType = "timestamp"
     pattern: str | None = None
@@ -104,9 +104,17 @@ class FilesSource:
     """Paths or patterns such as drops/*.csv; they may name {{unit.FIELD}}."""
     format: str
     time: FileTime = "modified"
-    """What places a file in time: when it was modified, its name, or a column of its rows."""
+    """What places a file in time: when it was modified, its name, or a column of its rows.
+
+    With one of the first two the rows get the columns `_file` and `_file_time`; with the last one only `_file`, and
+    each cell looks through all files. A file that is modified later is read again, at its new time, if that is what
+    places it; what was landed of it before stays.
+    """
     name_pattern: str | None = None
-    """For the time in a name: a regular expression with a group `time`."""
+    """For the time in a name: a regular expression with a group `time`.
+
+    It is looked for in the last part of the path, or in all of it if there is a `/` in the expression.
+    """
     name_format: str | None = None
     """How that group is written, as strptime says it."""
     column: str | None = None
@@ -115,7 +123,7 @@ class FilesSource:
     schema: str | None = None
     """The columns, as Spark writes schemas; by default they are found in the files."""
     options: Mapping[str, str] = field(default_factory=dict)
-    """Of Spark's reader."""
+    """Of Spark's reader. What cannot be parsed fails the cell, unless `mode` says otherwise."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be read."""

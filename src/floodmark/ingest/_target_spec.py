@@ -28,9 +28,12 @@ class Landing:
     keys: tuple[str, ...] = ()
     """For merge: the columns that name a row."""
     newest_by: str | None = None
-    """For merge: of two rows with the same key the one with the larger value is kept; by default the watermark."""
+    """For merge: of two rows with the same key the one with the larger value is kept; by default the watermark.
+
+    That of files is `_file_time`, unless it is a column of theirs.
+    """
     range_column: str | None = None
-    """For replace: the column of the table whose range is replaced; by default the watermark."""
+    """For replace: the column of the table whose range is replaced; by default the watermark, as in `newest_by`."""
     partition_by: tuple[str, ...] = ()
     drift: Drift = "freeze"
     """Columns that the table does not have: it gets them, the cell fails, or they are kept aside as JSON."""

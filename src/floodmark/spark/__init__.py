@@ -1,6 +1,7 @@
 """Floodmark on Spark: sessions, and watermarks that Spark's own operators close on."""
 
 from floodmark._durations import Duration
+from floodmark.spark._ingest_job import ingest_job
 from floodmark.spark._late_rows import late
 from floodmark.spark._marks import Operators, follow_marks
 from floodmark.spark._read_closed import read_closed
@@ -18,6 +19,7 @@ __all__ = [
     "Operators",
     "Setting",
     "follow_marks",
+    "ingest_job",
     "late",
     "read_bindings",
     "read_closed",

@@ -72,6 +72,8 @@ def _defaults(cores: int) -> dict[str, str]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(partitions),
+        # By default 10,000: so many tasks only to look at so many files.
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": str(2 * cores),
         "spark.sql.streaming.checkpointFileManagerClass": (
             f"{streaming}.checkpointing.FileSystemBasedCheckpointFileManager"
         ),

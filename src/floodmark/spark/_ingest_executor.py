@@ -1,0 +1,185 @@
+"""Who extracts and lands on Spark: for each row of a plan the tasks that read it, and where what they read goes."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from threading import Condition
+from typing import Any
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from floodmark.delta import StagedFile
+from floodmark.errors import InvalidOption
+from floodmark.extract import FileManifest, Part, require_unchanged, rest_parts, sql_parts
+from floodmark.ingest import FilesSource, Job, Landed, Landing, Range, RestSource, Row, Run, SqlSource
+from floodmark.landing import Destination, LiveFile, Merged, Scope, Staged, StreamLanding, TableLanding
+from floodmark.spark._cell_tasks import batches_of, frame_batches, keep_rows, merge_rows, run_frame, run_parts
+from floodmark.spark._file_cells import read_files, reading_failed
+from floodmark.streams import StreamHome
+
+
+class SparkExecutor:
+    """Extracts with Spark's tasks, and lands in a table or a stream. For one run; rows may come from many threads."""
+
+    def __init__(
+        self,
+        home: StreamHome,
+        job: Job,
+        spark: SparkSession,
+        *,
+        workers: int,
+        failpoint: Callable[[str], None] = lambda place: None,
+    ) -> None:
+        """Extract and land for a job. `workers` is how many rows are extracted at once."""
+        assert isinstance(job.target, Landing)
+        self._spark = spark
+        self._job = job
+        self._source: SqlSource | FilesSource | RestSource = job.source
+        self._zone = self._source.zone or job.zone
+        self._workers = workers
+        self._schema = _schema_of(self._source)
+        self._files: FileManifest | None = None
+        self._with_nulls: frozenset[tuple[str, Range]] = frozenset()
+        self._connections = _Permits(self._source.connections if isinstance(self._source, SqlSource) else workers)
+        columns = self._source.units if isinstance(self._source, SqlSource) else {}
+        self._table: TableLanding | None = None
+        self._stream: StreamLanding | None = None
+        if job.target.kind == "delta":
+            self._table = TableLanding(home.home, job, self, unit_columns=columns, zone=self._zone, failpoint=failpoint)
+        else:
+            self._stream = StreamLanding(home, job, failpoint=failpoint)
+
+    def prepare(self, run: Run) -> None:
+        """List files, once for the whole run; take over from earlier runs where it lands."""
+        rows = run.plan.rows
+        if isinstance(self._source, FilesSource):
+            self._files = FileManifest.listed(self._source, self._job.zone, (row.unit for row in rows))
+        if isinstance(self._source, SqlSource) and self._source.nulls == "read":
+            # They are of no range: in each run, the last row of a unit reads them too.
+            last = {row.unit.key: row.range for row in sorted(rows, key=lambda row: row.range)}
+            self._with_nulls = frozenset(last.items())
+        if self._table is not None:
+            self._table.prepare(run)
+        if self._stream is not None:
+            self._stream.prepare(run)
+
+    def land(self, run: Run, row: Row) -> Landed:
+        """Extract and land a row of the plan."""
+        if self._table is not None:
+            return self._table.land(run, row)
+        assert self._stream is not None
+        with self._read(row) as batches:
+            return self._stream.land(run, row, batches)
+
+    def finish(self, run: Run) -> None:
+        """Tell a stream how far its time has come."""
+        if self._stream is not None:
+            self._stream.finish(run)
+
+    def close(self) -> None:
+        """Let go of the stream. The session is of whoever gave it."""
+        if self._stream is not None:
+            self._stream.close()
+
+    def extract(self, row: Row, to: Destination) -> Staged:
+        """Read a row of the plan, and write it."""
+        if isinstance(self._source, FilesSource):
+            return self._extract_files(self._source, row, to)
+        parts = self._parts(row)
+        with self._connections.taken(len(parts)):
+            return run_parts(self._spark, parts, to)
+
+    def keep(self, files: Sequence[LiveFile], scope: Scope, to: Destination) -> Staged:
+        """Write the rows of files anew that are not in a scope."""
+        return keep_rows(self._spark, files, scope, to)
+
+    def merge(
+        self,
+        new: Sequence[StagedFile],
+        live: Sequence[LiveFile],
+        keys: tuple[str, ...],
+        newest_by: str,
+        to: Destination,
+    ) -> Merged:
+        """Write the newest row of each key."""
+        return merge_rows(self._spark, new, live, keys, newest_by, to)
+
+    def _extract_files(self, source: FilesSource, row: Row, to: Destination) -> Staged:
+        assert self._files is not None
+        files = self._files.of(row)
+        frame = read_files(self._spark, source, files, row, self._job.zone)
+        if frame is None:
+            return Staged()
+        try:
+            staged = run_frame(frame, to)
+        except Exception as error:  # what a task meets is no exception of PySpark's
+            raise reading_failed(error, source, files) from error
+        require_unchanged(files)
+        return staged if staged.schema is not None else Staged((), to_arrow_schema(frame.schema))
+
+    def _parts(self, row: Row) -> Sequence[Part]:
+        if isinstance(self._source, SqlSource):
+            with_nulls = (row.unit.key, row.range) in self._with_nulls
+            return sql_parts(self._source, self._job.zone, row, with_nulls=with_nulls)
+        assert isinstance(self._source, RestSource)
+        return rest_parts(self._source, self._job.zone, row, share=self._workers, schema=self._schema)
+
+    @contextmanager
+    def _read(self, row: Row) -> Iterator[Iterator[pa.RecordBatch]]:
+        """Give the rows of a row of the plan, on the driver."""
+        if not isinstance(self._source, FilesSource):
+            parts = self._parts(row)
+            with self._connections.taken(len(parts)):
+                yield batches_of(self._spark, parts)
+            return
+        assert self._files is not None
+        files = self._files.of(row)
+        frame = read_files(self._spark, self._source, files, row, self._job.zone)
+        yield iter(()) if frame is None else self._told(frame_batches(frame), self._source, files)
+
+    def _told(self, batches: Iterator[pa.RecordBatch], source: FilesSource, files: Any) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from batches
+        except Exception as error:
+            raise reading_failed(error, source, files) from error
+        require_unchanged(files)
+
+
+class _Permits:
+    """So many at once, over all threads; who needs more than there are takes all."""
+
+    def __init__(self, most: int) -> None:
+        self._most = self._free = most
+        self._changed = Condition()
+
+    @contextmanager
+    def taken(self, wanted: int) -> Iterator[None]:
+        count = min(wanted, self._most)
+        with self._changed:
+            self._changed.wait_for(lambda: self._free >= count)
+            self._free -= count
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._free += count
+                self._changed.notify_all()
+
+
+def _schema_of(source: Any) -> pa.Schema | None:
+    if not isinstance(source, RestSource) or source.schema is None:
+        return None
+    try:
+        found = StructType.fromDDL(source.schema)
+        assert isinstance(found, StructType)
+        return to_arrow_schema(found)
+    except PySparkException as error:
+        raise InvalidOption(
+            f"The schema of the source cannot be read: {str(error).splitlines()[0]}",
+            rule="It is written as Spark writes schemas.",
+            remedy="Write for example 'id BIGINT, at TIMESTAMP, note STRING'.",
+            option="source.schema",
+        ) from error

@@ -1,0 +1,162 @@
+"""Jobs that land in tables, without Spark: a source of Python rows, and tasks that run in this process."""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
+
+from floodmark.control import Home
+from floodmark.delta import StagedFile
+from floodmark.ingest import (
+    Bound,
+    Grid,
+    Ingestion,
+    Job,
+    Landed,
+    Landing,
+    Limits,
+    Row,
+    Run,
+    RunResult,
+    SqlSource,
+    TimeWatermark,
+    UnitWatermark,
+    run_job,
+)
+from floodmark.landing import Destination, KeptRows, LiveFile, Merged, Scope, Staged, TableLanding, written
+
+DAY = 86_400_000_000
+FIRST = 18_262 * DAY  # 2020-01-01
+COLUMNS = {"id": pa.int64(), "at": pa.timestamp("us", "UTC"), "note": pa.string()}
+
+
+def table_job(path: Path, days: int = 4, *, units: Sequence[str] | None = None, **target: Any) -> Job:
+    """Return a job that reads `days` days from 2020-01-01 on, a cell each."""
+    times = TimeWatermark(
+        "at", Bound.parse("2020-01-01", "UTC"), Bound.parse(f"2020-01-{days + 1:02}", "UTC"), Grid.plain("daily")
+    )
+    return Job(
+        target.pop("name", "orders"),
+        "UTC",
+        times,
+        None if units is None else UnitWatermark.listed("shop", units),
+        source=SqlSource(url="sqlite:///none", table="orders", watermark="at"),
+        target=Landing(target.pop("mode", "replace"), path=str(path), **target),
+        limits=Limits(attempts=None),
+    )
+
+
+@dataclass
+class Rows:
+    """A source whose rows a test may change, and tasks that read it here."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    columns: Mapping[str, pa.DataType] = field(default_factory=lambda: dict(COLUMNS))
+    fails: Callable[[Row], Exception | None] = lambda row: None
+    before_write: Callable[[Row], None] = lambda row: None
+    kept: list[int] = field(default_factory=list)
+    """How many files were written anew, each time."""
+    asked: list[Row] = field(default_factory=list)
+
+    def read(self, row: Row) -> Iterator[pa.RecordBatch]:
+        fields = row.unit.fields
+        found = [
+            one
+            for one in self.rows
+            if row.range.lo <= one["at"] < row.range.hi and all(one[name] == value for name, value in fields.items())
+        ]
+        schema = pa.schema(list(self.columns.items()))
+        for one in (found[:2], found[2:]):
+            yield pa.RecordBatch.from_pylist([{name: row.get(name) for name in self.columns} for row in one], schema)
+
+    def extract(self, row: Row, to: Destination) -> Staged:
+        self.asked.append(row)
+        if (error := self.fails(row)) is not None:
+            raise error
+        staged = written(self.read(row), to, "new")
+        self.before_write(row)
+        return staged
+
+    def keep(self, files: Sequence[LiveFile], scope: Scope, to: Destination) -> Staged:
+        self.kept.append(len(files))
+        assert to.schema is not None
+        done = [written(KeptRows(one, scope, to.schema).read(), to, f"kept{n}") for n, one in enumerate(files)]
+        return Staged(tuple(file for one in done for file in one.files), to.schema)
+
+    def merge(
+        self,
+        new: Sequence[StagedFile],
+        live: Sequence[LiveFile],
+        keys: tuple[str, ...],
+        newest_by: str,
+        to: Destination,
+    ) -> Merged:
+        raise NotImplementedError
+
+
+@dataclass
+class LocalExecutor:
+    """Lands in a table, with tasks that run here."""
+
+    landing: TableLanding
+
+    def prepare(self, run: Run) -> None:
+        self.landing.prepare(run)
+
+    def land(self, run: Run, row: Row) -> Landed:
+        return self.landing.land(run, row)
+
+    def finish(self, run: Run) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def landing_of(
+    home: Home, job: Job, source: Rows, failpoint: Callable[[str], None] = lambda place: None
+) -> LocalExecutor:
+    """Return who lands for a job."""
+    return LocalExecutor(TableLanding(home, job, source, unit_columns={}, zone="UTC", failpoint=failpoint))
+
+
+def land(home: Home, job: Job, source: Rows, **options: Any) -> RunResult:
+    """Run a job, and return what became of it."""
+    executor = landing_of(home, job, source, options.pop("failpoint", lambda place: None))
+    return run_job(Ingestion(home), job, executor, owner="here", **options)
+
+
+def order(number: int, day: float, note: str = "", **more: Any) -> dict[str, Any]:
+    """Return a row of a day."""
+    return {"id": number, "at": FIRST + int(day * DAY), "note": note, **more}
+
+
+def table_rows(path: Path, query: str = "SELECT id, note FROM t ORDER BY id, note") -> list[tuple[Any, ...]]:
+    """Return what another reader finds in a table."""
+    found = pa.table(QueryBuilder().register("t", DeltaTable(str(path))).execute(query).read_all())
+    return [tuple(row.values()) for row in found.to_pylist()]
+
+
+def main(place: str, rows: str, name: str, mode: str) -> None:
+    """Run a job, and die at a failpoint when it is met for the second time."""
+    source = Rows([json.loads(line) for line in Path(rows).read_text().splitlines()])
+    met = 0
+
+    def die(where: str) -> None:
+        nonlocal met
+        met += where == name
+        if met == (1 if name == "begun" else 2):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with Home.open(Path(place) / "home") as home:
+        result = land(home, table_job(Path(place) / "table", mode=mode), source, workers=2, failpoint=die, ttl=300_000)
+    print(json.dumps({"succeeded": result.succeeded, "failed": result.failed}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

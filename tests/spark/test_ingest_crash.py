@@ -1,0 +1,46 @@
+"""A driver that is killed between staging, commit and coverage: another one goes on, and each row is there once."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import ingest_driver
+from floodmark.landing._table import COMMITTED, STAGED
+from ingest_shop import SQLITE, fill_sqlite, in_sqlite, job_file, landed, orders
+
+
+def drive(file: Path, kill: str = "", times: int = 1) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, ingest_driver.__file__, str(file), str(file.parent / "home"), kill, str(times)]
+    paths = os.pathsep.join(path for path in sys.path if path)
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": paths},
+    )
+
+
+@pytest.mark.parametrize(
+    ("mode", "kill", "times"), [("append", COMMITTED, 2), ("merge", COMMITTED, 3), ("replace", STAGED, 3)]
+)
+def test_another_driver_goes_on_where_one_was_killed(tmp_path: Path, mode: str, kill: str, times: int) -> None:
+    fill_sqlite(tmp_path / "shop.db", orders(400))
+    keys = '\nkeys = ["id"]' if mode == "merge" else ""
+    file = job_file(tmp_path / "orders.toml", SQLITE, f'path = "landed"\nmode = "{mode}"{keys}')
+    first = drive(file, kill, times)
+    assert first.returncode == -signal.SIGKILL, first.stderr
+    time.sleep(1.2)  # until its lease is over
+    second = drive(file)
+    assert second.returncode == 0, second.stderr
+    told = json.loads(second.stdout.splitlines()[-1])
+    assert (told["failed"], told["errors"]) == (0, [])
+    assert landed(tmp_path / "landed") == in_sqlite(tmp_path / "shop.db")
