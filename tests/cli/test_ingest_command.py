@@ -5,8 +5,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from rich.progress import Progress, TaskID
 
 from asking_jobs import DAY, FILE, START, Asked, asking_jobs, record
 from floodmark.cli import _ingest, main
@@ -194,6 +196,22 @@ def test_a_run_tells_what_it_did_and_its_exit_code_that_something_failed(asked: 
     assert asked.text("run") == "orders: run 2: 9 of 9 rows of the plan, 90 rows landed.\n"
     found = asked.json("run")
     assert (found["run"], found["failed"], found["errors"]) == (3, 0, [])
+
+
+def test_on_a_terminal_a_run_shows_how_far_it_is(
+    asked: Asked, executor: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[tuple[object, ...]] = []
+    update = Progress.update
+
+    def updated(bar: Progress, task: TaskID, **told: Any) -> None:
+        update(bar, task, **told)
+        shown.append((bar.tasks[0].completed, bar.tasks[0].total, told["told"]))
+
+    monkeypatch.setattr(Progress, "update", updated)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    asked.run("run", code=1)
+    assert (len(shown), shown[-1]) == (15, (15, 15, "130 rows, 2 failed"))
 
 
 def test_a_secret_that_is_missing_stops_a_run_and_a_plan_but_not_a_look(known: Asked) -> None:

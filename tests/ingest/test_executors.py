@@ -128,7 +128,12 @@ def test_a_row_that_fails_fails_alone_and_the_next_run_fills_the_hole(
     copying.failing = {("north", 3), ("south", 7)}
     seen: list[tuple[str, bool]] = []
     result = run_job(
-        jobs, job, copying, owner="here", workers=workers, on_row=lambda row, e: seen.append((row.reason, e is None))
+        jobs,
+        job,
+        copying,
+        owner="here",
+        workers=workers,
+        on_row=lambda run, done: seen.append((done.row.reason, done.error is None)),
     )
     assert (result.succeeded, result.failed, len(result.errors), len(seen)) == (18, 2, 2, 20)
     assert not result.is_whole
@@ -144,7 +149,9 @@ def test_a_row_that_fails_fails_alone_and_the_next_run_fills_the_hole(
     assert b"hunter2" not in kept
     copying.failing = set()
     seen.clear()
-    run_job(jobs, job, copying, owner="here", on_row=lambda row, e: seen.append((row.reason, e is None)))
+    run_job(
+        jobs, job, copying, owner="here", on_row=lambda run, done: seen.append((done.row.reason, done.error is None))
+    )
     assert seen == [("failed", True), ("failed", True)]
     assert rows_of(copying.target) == rows_of(copying.source)
 

@@ -28,7 +28,7 @@ def wall(text: str) -> datetime:
     ("column", "values", "moment"),
     [
         (TimeColumn("at", BERLIN), pa.array([wall("2020-07-01T12:00")]), wall("2020-07-01T10:00")),
-        # The hour that is there twice is the later one; the one that is not there is the moment when clocks are put forward.
+        # The hour that is there twice is the later one; the one that is not is the moment of the skip.
         (TimeColumn("at", BERLIN), pa.array([wall("2020-10-25T02:30")]), wall("2020-10-25T01:30")),
         (TimeColumn("at", BERLIN), pa.array([wall("2020-03-29T02:30")]), wall("2020-03-29T01:00")),
         (TimeColumn("at", BERLIN), pa.array([date(2020, 7, 1)]), wall("2020-06-30T22:00")),

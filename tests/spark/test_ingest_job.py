@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 import floodmark as fm
-from floodmark.errors import SecretMissing, TargetTaken
+from floodmark.errors import SecretMissing
 from floodmark.ingest import Ingestion, Range, RunResult, load_job
 from floodmark.testing import PostgresServer
 from ingest_shop import FIRST, SQLITE, fill_sqlite, in_sqlite, job_file, landed, landed_by_duckdb, orders
@@ -106,8 +106,9 @@ class TestTables:
         fill_sqlite(tmp_path / "shop.db", orders(10))
         target = 'path = "landed"\nmode = "replace"'
         ingest(job_file(tmp_path / "orders.toml", SQLITE, target))
-        with pytest.raises(TargetTaken, match="orders"):
-            ingest(job_file(tmp_path / "other.toml", SQLITE, target))
+        result = ingest(job_file(tmp_path / "other.toml", SQLITE, target))
+        assert (result.failed, result.succeeded, len(result.errors)) == (4, 0, 1)
+        assert "where 'orders' lands" in result.errors[0]
         assert len(landed(tmp_path / "landed")) == 10
 
     def test_a_missing_secret_is_told_before_anything_is_read(self, ingest: Any, tmp_path: Path) -> None:
@@ -189,7 +190,7 @@ class TestPostgres:
             source += 'watermark_type = "timestamptz"'
             file = job_file(tmp_path / "orders.toml", source, 'path = "landed"\nmode = "merge"\nkeys = ["id"]')
 
-            def change(row: Any, error: str | None) -> None:
+            def change(run: Any, outcome: Any) -> None:
                 # They move to a day that is read last, or was read already.
                 db.execute("UPDATE orders SET amount = -1, at = timestamptz '2020-01-04 23:00+00' WHERE id % 50 = 7")
 

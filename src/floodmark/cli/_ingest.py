@@ -54,7 +54,7 @@ def add_ingest(commands: Any) -> None:
     parsers["plan"].add_argument("--rows", type=_count, default=SHOWN_ROWS, metavar="N", help="show so many rows")
     parsers["plan"].add_argument("--at", metavar="TIME", help="what a run would read at another moment")
     parsers["gaps"].add_argument("--rows", type=_count, default=SHOWN_ROWS, metavar="N", help="show so many gaps")
-    parsers["run"].add_argument("--workers", type=_count, default=4, metavar="N", help="rows at a time (default: 4)")
+    parsers["run"].add_argument("--workers", type=_count, default=8, metavar="N", help="rows at a time (default: 8)")
     parsers["history"].add_argument("--limit", type=_count, default=20, metavar="N", help="show so many (default: 20)")
     what = parsers["history"].add_mutually_exclusive_group()
     what.add_argument("--run", type=int, metavar="N", help="show what this run recorded")

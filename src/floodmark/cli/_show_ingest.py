@@ -8,7 +8,7 @@ from rich.text import Text
 from floodmark.cli._ingest_words import estimate
 from floodmark.cli._show import _cell, _console, _print_facts, _print_warnings, _printable, _table
 from floodmark.cli._times import as_age, as_duration, to_second
-from floodmark.ingest import Attempt, Event, Gap, Job, Plan, Row, RunInfo, RunResult, Status, Typical
+from floodmark.ingest import Attempt, Event, Gap, Job, Outcome, Plan, Row, Run, RunInfo, RunResult, Status, Typical
 from floodmark.ingest._calendar import moment, shown, wall, zone_of
 
 _NOTHING = "-"
@@ -127,20 +127,36 @@ def show_result(result: RunResult) -> None:
 
 
 @contextmanager
-def progress(name: str) -> Iterator[Callable[[Row, str | None], None]]:
-    """Show, on a terminal, how many rows of a plan are done."""
+def progress(name: str) -> Iterator[Callable[[Run, Outcome], None]]:
+    """Show, on a terminal, how much of a plan is done, in what time, and how many rows were landed."""
     from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[told]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(_printable(name), total=None)
-        done = {"landed": 0, "failed": 0}
+        task = bar.add_task(_printable(name), total=None, told="")
+        rows = failed = 0
 
-        def on_row(row: Row, error: str | None) -> None:
-            done["landed" if error is None else "failed"] += 1
-            told = f"{_printable(name)}: {done['landed']:,} landed, {done['failed']:,} failed"
-            bar.update(task, advance=1, description=told)
+        def on_row(run: Run, outcome: Outcome) -> None:
+            nonlocal rows, failed
+            rows += outcome.rows or 0
+            failed += outcome.error is not None
+            told = f"{rows:,} rows" + (f", {failed:,} failed" if failed else "")
+            bar.update(task, total=len(run.plan.rows), advance=1, told=told)
 
         yield on_row
 

@@ -17,7 +17,7 @@ from floodmark.ingest._ingestion import Ingestion
 from floodmark.ingest._job import Job
 from floodmark.ingest._rest_spec import RestSource
 from floodmark.ingest._row import Row
-from floodmark.ingest._run import LEASE_TTL, Run
+from floodmark.ingest._run import LEASE_TTL, Outcome, Run
 from floodmark.ingest._source_spec import FilesSource, SqlSource
 from floodmark.ingest._spec_checks import secrets_in
 from floodmark.ingest._target_spec import Landing
@@ -74,13 +74,13 @@ def run_job(
     executor: Executor,
     *,
     owner: str,
-    workers: int = 4,
+    workers: int = 8,
     ttl: int = LEASE_TTL,
-    on_row: Callable[[Row, str | None], None] | None = None,
+    on_row: Callable[[Run, Outcome], None] | None = None,
 ) -> RunResult:
     """Plan a job, and extract and land what is due; a row that fails fails alone, and the others go on.
 
-    `on_row` is told of each row when it is recorded, with what went wrong. If the run is overtaken, `LeaseLost` is
+    `on_row` is told of each row when it is recorded, and what became of it. If the run is overtaken, `LeaseLost` is
     raised: what was recorded stays, and nothing more is.
     """
     if workers < 1:
@@ -104,7 +104,7 @@ def run_job(
                     if error not in tally.errors and len(tally.errors) < 5:
                         tally.errors += (error,)
                 if on_row is not None:
-                    on_row(row, error)
+                    on_row(run, Outcome(row, error, landed.rows, took, landed.lateness))
             executor.finish(run)
         planned = len(run.plan.rows)
     return RunResult(job.name, run.number, planned, tally.succeeded, tally.failed, tally.rows, tally.errors)

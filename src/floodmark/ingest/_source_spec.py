@@ -54,7 +54,7 @@ class SqlSource:
     split_by: str | None = None
     splits: int = 1
     """A large cell may be read in so many queries, by ranges of a column; by default of the watermark."""
-    connections: int = 4
+    connections: int = 8
     """How many queries are open at once."""
 
     def __post_init__(self) -> None:

@@ -87,7 +87,7 @@ def _sql(table: Table, folder: Path) -> SqlSource:
         "columns": table.texts("columns"),
         "units": table.mapping("units"),
         "splits": table.number("splits", 1, least=1),
-        "connections": table.number("connections", 4, least=1),
+        "connections": table.number("connections", 8, least=1),
         **{
             name: table.optional_text(name)
             for name in ("table", "query", "watermark", "pattern", "fallback", "where", "split_by")

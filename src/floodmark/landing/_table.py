@@ -76,6 +76,7 @@ class TableLanding:
         self._zone = zone
         self._failpoint = failpoint
         self._claim: Claim | None = None
+        self._shape: tuple[pa.Schema, tuple[str, ...]] | None = None
         self._adopted: dict[str, list[Range]] = {}
         self._committing = Lock()
         self._making = Lock()
@@ -94,6 +95,7 @@ class TableLanding:
         self._failpoint(BEGUN)
         self._adopt(run, self._claim)
         table.sweep(())
+        self._shape = table.arrow_schema, table.partition_by
 
     def land(self, run: Run, row: Row) -> Landed:
         """Extract and land what a row of the plan is about, but for what an earlier run has landed."""
@@ -141,7 +143,8 @@ class TableLanding:
             return _Change([staged])
         if not self._take_columns(claim.table, staged):
             return None
-        to = replace(to, schema=claim.table.arrow_schema)
+        self._shape = claim.table.arrow_schema, claim.table.partition_by
+        to = replace(to, schema=self._shape[0])
         for _ in range(_TRIES):
             change = self._changed(staged, to, claim.table)
             files = [file for one in change.staged for file in one.files]
@@ -223,22 +226,25 @@ class TableLanding:
         jobs, name = Ingestion(self._home), self._job.name
         earlier = [one for one in jobs.history(name, limit=None) if one.run < run.number]
         ended = max((one.run for one in earlier if one.state == "done"), default=0)
+        if all(one.run <= ended for one in earlier):
+            return
         attempts = [one for info in earlier if info.run > ended for one in jobs.attempts(name, info.run)]
         for cell in unrecorded(claim.landed_since(ended), attempts):
             run.adopt(cell.unit, cell.range, rows=cell.rows)
             self._adopted.setdefault(cell.unit.key, []).append(cell.range)
 
     def _destination(self, row: Row, attempt: str) -> Destination:
-        table = None if self._claim is None else self._claim.table
+        # The table itself is for whoever commits.
+        schema, partition_by = self._shape or (None, self._target.partition_by)
         return Destination(
             self._path,
             Staging(self._path, app_of(self._job.name)).begin(attempt),
-            None if table is None else table.arrow_schema,
+            schema,
             self._target.drift,
             self._unit_values(row),
             self._target.keys,
             self._scope(row) if self._target.mode == "replace" else None,
-            self._target.partition_by if table is None else table.partition_by,
+            partition_by,
         )
 
     def _scope(self, row: Row) -> Scope:
@@ -254,7 +260,7 @@ class TableLanding:
     @contextmanager
     def _until_made(self) -> Iterator[None]:
         """Let one cell at a time be landed while there is no table: the first one says what columns it has."""
-        if self._claim is not None:
+        if self._shape is not None:
             yield
             return
         with self._making:

@@ -12,11 +12,12 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from floodmark.delta import StagedFile
-from floodmark.errors import InvalidOption
+from floodmark.errors import FloodmarkError, InvalidOption, LeaseLost
 from floodmark.extract import FileManifest, Part, require_unchanged, rest_parts, sql_parts
 from floodmark.ingest import FilesSource, Job, Landed, Landing, Range, RestSource, Row, Run, SqlSource
-from floodmark.landing import Destination, LiveFile, Merged, Scope, Staged, StreamLanding, TableLanding
-from floodmark.spark._cell_tasks import batches_of, frame_batches, keep_rows, merge_rows, run_frame, run_parts
+from floodmark.landing import Destination, KeptRows, LiveFile, Merged, Scope, Staged, StreamLanding, TableLanding
+from floodmark.spark._cell_jobs import CellJobs, tasks_at_once
+from floodmark.spark._cell_tasks import frame_batches, merge_rows, part_batches, run_frame
 from floodmark.spark._file_cells import read_files, reading_failed
 from floodmark.streams import StreamHome
 
@@ -36,12 +37,14 @@ class SparkExecutor:
         """Extract and land for a job. `workers` is how many rows are extracted at once."""
         assert isinstance(job.target, Landing)
         self._spark = spark
+        self._jobs = CellJobs(spark)
         self._job = job
         self._source: SqlSource | FilesSource | RestSource = job.source
         self._zone = self._source.zone or job.zone
-        self._workers = workers
+        self._share = min(workers, tasks_at_once(spark))
         self._schema = _schema_of(self._source)
         self._files: FileManifest | None = None
+        self._refused: FloodmarkError | None = None
         self._with_nulls: frozenset[tuple[str, Range]] = frozenset()
         self._connections = _Permits(self._source.connections if isinstance(self._source, SqlSource) else workers)
         columns = self._source.units if isinstance(self._source, SqlSource) else {}
@@ -61,13 +64,20 @@ class SparkExecutor:
             # They are of no range: in each run, the last row of a unit reads them too.
             last = {row.unit.key: row.range for row in sorted(rows, key=lambda row: row.range)}
             self._with_nulls = frozenset(last.items())
-        if self._table is not None:
-            self._table.prepare(run)
-        if self._stream is not None:
-            self._stream.prepare(run)
+        try:
+            for landing in (self._table, self._stream):
+                if landing is not None:
+                    landing.prepare(run)
+        except LeaseLost:
+            raise
+        except FloodmarkError as error:
+            # Each cell fails by it, and stays due.
+            self._refused = error
 
     def land(self, run: Run, row: Row) -> Landed:
         """Extract and land a row of the plan."""
+        if self._refused is not None:
+            raise self._refused
         if self._table is not None:
             return self._table.land(run, row)
         assert self._stream is not None
@@ -76,7 +86,7 @@ class SparkExecutor:
 
     def finish(self, run: Run) -> None:
         """Tell a stream how far its time has come."""
-        if self._stream is not None:
+        if self._stream is not None and self._refused is None:
             self._stream.finish(run)
 
     def close(self) -> None:
@@ -90,11 +100,12 @@ class SparkExecutor:
             return self._extract_files(self._source, row, to)
         parts = self._parts(row)
         with self._connections.taken(len(parts)):
-            return run_parts(self._spark, parts, to)
+            return self._jobs.run(parts, to)
 
     def keep(self, files: Sequence[LiveFile], scope: Scope, to: Destination) -> Staged:
         """Write the rows of files anew that are not in a scope."""
-        return keep_rows(self._spark, files, scope, to)
+        assert to.schema is not None
+        return self._jobs.run([KeptRows(file, scope, to.schema) for file in files], to)
 
     def merge(
         self,
@@ -125,7 +136,7 @@ class SparkExecutor:
             with_nulls = (row.unit.key, row.range) in self._with_nulls
             return sql_parts(self._source, self._job.zone, row, with_nulls=with_nulls)
         assert isinstance(self._source, RestSource)
-        return rest_parts(self._source, self._job.zone, row, share=self._workers, schema=self._schema)
+        return rest_parts(self._source, self._job.zone, row, share=self._share, schema=self._schema)
 
     @contextmanager
     def _read(self, row: Row) -> Iterator[Iterator[pa.RecordBatch]]:
@@ -133,7 +144,7 @@ class SparkExecutor:
         if not isinstance(self._source, FilesSource):
             parts = self._parts(row)
             with self._connections.taken(len(parts)):
-                yield batches_of(self._spark, parts)
+                yield part_batches(self._spark, parts)
             return
         assert self._files is not None
         files = self._files.of(row)

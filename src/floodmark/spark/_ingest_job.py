@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from floodmark.ingest import Ingestion, Job, Row, RunResult, load_job, run_job, with_units
+from floodmark.ingest import Ingestion, Job, Outcome, Run, RunResult, load_job, run_job, with_units
 from floodmark.ingest._running import check_runnable
 from floodmark.spark._ingest_executor import SparkExecutor
 from floodmark.spark._session import session
@@ -20,9 +20,9 @@ def ingest_job(
     *,
     home: str | Path | StreamHome | None = None,
     spark: SparkSession | None = None,
-    workers: int = 4,
+    workers: int = 8,
     owner: str | None = None,
-    on_row: Callable[[Row, str | None], None] | None = None,
+    on_row: Callable[[Run, Outcome], None] | None = None,
 ) -> RunResult:
     """Read what a job has due, and land it in its table or stream; return what became of it.
 
@@ -35,7 +35,7 @@ def ingest_job(
 
     `job` is one, or its file. `workers` rows of the plan are extracted at once; a row that fails fails alone, stays
     due, and is told in `errors` of the result. Without `spark`, a session on this machine is started, or the one that
-    is there is used. `on_row` is called with each row as it is recorded, and with what went wrong.
+    is there is used. `on_row` is called with the run and what became of a row, as it is recorded.
     """
     found = job if isinstance(job, Job) else load_job(job).job
     check_runnable(found)
@@ -54,7 +54,7 @@ def _run(
     spark: SparkSession,
     owner: str,
     workers: int,
-    on_row: Callable[[Row, str | None], None] | None,
+    on_row: Callable[[Run, Outcome], None] | None,
 ) -> RunResult:
     with closing(SparkExecutor(home, job, spark, workers=workers)) as executor:
         return run_job(Ingestion(home.home), job, executor, owner=owner, workers=workers, on_row=on_row)

@@ -30,7 +30,10 @@ kill $reader
 """
 
 # Who has a password must give it, so that a test can give a wrong one; the superuser needs none.
-_WHO_MAY_CONNECT: Final = "local all postgres trust\nlocal all all scram-sha-256\n"
+_WHO_MAY_CONNECT: Final = (
+    "local all postgres trust\nlocal all all scram-sha-256\n"
+    "host all postgres 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n"
+)
 
 # A test kills processes, not the machine: what the kernel has written is safe enough.
 _FAST: Final = ("-c", "fsync=off", "-c", "full_page_writes=off", "-c", "synchronous_commit=off")
@@ -52,12 +55,13 @@ class PostgresServer(Server):
     whom PostgreSQL itself refuses to run: then it runs as the user nobody. If the program dies, it stops by itself.
     """
 
-    __slots__ = ("_databases", "_durable")
+    __slots__ = ("_databases", "_durable", "port")
 
-    def __init__(self, *, durable: bool = False) -> None:
-        """Prepare one that is started by `start`, or by `with`."""
+    def __init__(self, *, durable: bool = False, port: int | None = None) -> None:
+        """Prepare one that is started by `start`, or by `with`; with a `port` it listens there too, on loopback."""
         super().__init__()
         self._durable = durable
+        self.port = port
         self._databases = count(1)
 
     def start(self) -> None:
@@ -71,7 +75,8 @@ class PostgresServer(Server):
             self._run("initdb", bin_directory / "initdb", *_INITDB, "-D", self._data)
             (self._data / "pg_hba.conf").write_text(_WHO_MAY_CONNECT)
             settings = _SMALL if self._durable else (*_SMALL, *_FAST)
-            server = [bin_directory / "postgres", "-D", self._data, "-k", self._directory, "-h", "", *settings]
+            network = ["-h", ""] if self.port is None else ["-h", "127.0.0.1", "-p", str(self.port)]
+            server = [bin_directory / "postgres", "-D", self._data, "-k", self._directory, *network, *settings]
             with (self._directory / "log").open("wb") as log:
                 self._process = subprocess.Popen(
                     ["sh", "-c", _UNTIL_INPUT_ENDS, self._directory, *server],
@@ -101,7 +106,8 @@ class PostgresServer(Server):
                 remedy="Call start, or use it in a with statement.",
             )
         who = quote(user, safe="") if password is None else f"{quote(user, safe='')}:{quote(password, safe='')}"
-        return f"postgresql://{who}@/{quote(database, safe='')}?host={quote(str(self._directory), safe='/')}"
+        port = "" if self.port is None else f"&port={self.port}"
+        return f"postgresql://{who}@/{quote(database, safe='')}?host={quote(str(self._directory), safe='/')}{port}"
 
     def new_database(self) -> str:
         """Make an empty database, and return its URL."""
