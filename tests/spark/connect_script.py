@@ -10,8 +10,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from floodmark.errors import UnsupportedFrame
-from floodmark.spark import follow_marks, late, read_stream, with_watermark
+from floodmark.spark import follow_marks, ingest_job, late, read_stream, with_watermark, write_stream
 from floodmark.streams import connect
+from ingest_shop import SQLITE, fill_sqlite, in_sqlite, job_file, landed, orders
 from spark_feed import FAR_FUTURE, Feed, Running, mark, row, seconds
 
 
@@ -38,7 +39,15 @@ def main(directory: Path) -> dict[str, object]:
             refusal = error.fields
         own = count_by_own_watermark(spark, directory.with_name("own"))
         stream = count_a_stream(spark, directory.with_name("streams"))
-        return {"session": type(spark).__module__, "steps": steps, "refusal": refusal, "own": own, "stream": stream}
+        return {
+            "session": type(spark).__module__,
+            "steps": steps,
+            "refusal": refusal,
+            "own": own,
+            "stream": stream,
+            "sunk": sink_a_stream(spark, directory.with_name("streams")),
+            "ingested": ingest(spark, directory.with_name("ingested")),
+        }
     finally:
         spark.stop()
 
@@ -72,6 +81,23 @@ def count_a_stream(spark: SparkSession, path: Path) -> object:
     out = counts.writeStream.format("memory").queryName("of_a_stream").trigger(availableNow=True)
     out.option("checkpointLocation", str(path / "checkpoint")).start().awaitTermination(60)
     return [row["count"] for row in spark.table("of_a_stream").collect()]
+
+
+def sink_a_stream(spark: SparkSession, path: Path) -> object:
+    for _ in range(2):
+        rows = read_stream(spark, "orders", home=path)
+        to, checkpoint = f"delta://{path / 'table'}", path / "sunk"
+        query = write_stream(rows, to=to, name="out", home=path, checkpoint=checkpoint, trigger={"availableNow": True})
+        query.awaitTermination(60)
+    return sorted(row[0] for row in landed(path / "table", "SELECT id FROM t"))
+
+
+def ingest(spark: SparkSession, path: Path) -> object:
+    path.mkdir()
+    fill_sqlite(path / "shop.db", orders(40))
+    file = job_file(path / "orders.toml", SQLITE, 'path = "landed"\nmode = "merge"\nkeys = ["id"]')
+    result = ingest_job(file, home=path / "home", spark=spark)
+    return [result.succeeded, list(result.errors), landed(path / "landed") == in_sqlite(path / "shop.db")]
 
 
 if __name__ == "__main__":

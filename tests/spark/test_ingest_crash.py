@@ -44,3 +44,16 @@ def test_another_driver_goes_on_where_one_was_killed(tmp_path: Path, mode: str, 
     told = json.loads(second.stdout.splitlines()[-1])
     assert (told["failed"], told["errors"]) == (0, [])
     assert landed(tmp_path / "landed") == in_sqlite(tmp_path / "shop.db")
+
+
+def test_the_command_lands_what_is_due_and_says_what_has_failed(tmp_path: Path) -> None:
+    fill_sqlite(tmp_path / "shop.db", [*orders(40), (100, "north", 1.0, "wrong", "2020-01-03 99:00:00")])
+    file = job_file(tmp_path / "orders.toml", SQLITE, 'path = "landed"\nmode = "replace"')
+    start = "import sys; from floodmark.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", start, "ingest", "run", str(file), "--home", str(tmp_path / "home")]
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path)
+    told = json.loads(done.stdout)
+    assert (done.returncode, told["succeeded"], told["failed"], told["rows"]) == (1, 3, 1, 30)
+    assert "updated_at" in told["errors"][0]
+    assert "[cells-failed]" in done.stderr
+    assert len(landed(tmp_path / "landed")) == 30

@@ -25,7 +25,7 @@ def test_marks_move_the_watermark_through_connect(tmp_path: Path) -> None:
         env=os.environ | ENVIRONMENT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=180,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -35,4 +35,6 @@ def test_marks_move_the_watermark_through_connect(tmp_path: Path) -> None:
         "refusal": {"columns": ["t"]},
         "own": [[[0.0, 1]], [[3.0, "b"]]],
         "stream": [2, 1],
+        "sunk": [1, 2, 11, 25],
+        "ingested": [4, [], True],
     }

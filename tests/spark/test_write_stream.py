@@ -28,6 +28,7 @@ from floodmark.errors import (
 from floodmark.sinks import FAILPOINTS, TS_HEADER, Sinks
 from floodmark.testing import KafkaBroker
 from sink_feed import SinkFeed, fail_at
+from stream_feed import BASE, SECOND
 
 STEPS: list[Any] = [[1, 5, 9], 10, None, [12, 17], 20, None, [25, 21, 33], 30, None, [31, 44], 42, None]
 """Rows of two windows and more, each bound to a timestamp of its own; the last watermark is 42."""
@@ -144,6 +145,21 @@ def test_an_upsert_writes_the_newest_and_what_is_taken_back_as_a_tombstone(sink:
     assert json.loads(newest[b"1"])["id"] == 9
     # Row 8 takes back what had its key, in the same timestamp as row 9 comes.
     assert newest[b"0"] is None
+
+
+def test_windows_that_are_still_open_are_told_and_later_told_anew(sink: SinkFeed) -> None:
+    def run(checkpoint: str = "sink") -> dict[int, int]:
+        windows = sink.windows().withColumn("start", F.col("window.start").cast("long") - BASE // SECOND)
+        sink.run(windows, checkpoint, mode="upsert", key="start", output_mode="update")
+        newest = {int(record.key()): json.loads(record.value())["n"] for record in sink.records()}
+        return dict(sorted(newest.items()))
+
+    assert run() == {0: 3, 10: 2, 20: 2, 30: 2, 40: 1}
+    sink.play(MORE)
+    assert run() == {0: 3, 10: 2, 20: 2, 30: 2, 40: 3, 50: 2, 60: 1}
+    written = len(sink.records())
+    assert run("another") == {0: 3, 10: 2, 20: 2, 30: 2, 40: 3, 50: 2, 60: 1}
+    assert len(sink.records()) == written, "what was written is not written again"
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ class TableForm:
 def write_parquet(df: DataFrame, directory: str, partition_by: tuple[str, ...] = ()) -> None:
     """Write rows as Parquet files into a directory that is not there yet. A task that fails leaves none."""
     with _settings(df.sparkSession):
-        writer = df.write.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false").mode("errorifexists")
+        writer = df.write.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false").mode("error")
         (writer.partitionBy(*partition_by) if partition_by else writer).parquet(f"file://{directory}")
 
 
