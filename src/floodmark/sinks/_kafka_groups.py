@@ -225,13 +225,13 @@ class GroupedTarget:
 
 def _checked(rows: Iterable[Sequence[OutRow]], group: int, layout: GroupLayout) -> Iterator[Sequence[OutRow]]:
     for piece in rows:
-        for row in piece:
-            if row[3] is None or not 0 <= row[3] < layout.partitions or group_of(row[3], layout) != group:
+        for partition in {row[3] for row in piece}:
+            if partition is None or not 0 <= partition < layout.partitions or group_of(partition, layout) != group:
                 raise SinkBatchInvalid(
-                    f"A row for partition {row[3]} came to group {group} of {layout.groups}.",
+                    f"A row for partition {partition} came to group {group} of {layout.groups}.",
                     rule="A group writes its own partitions, or a row could be written by two.",
                     remedy="Give each row its partition with partition_of(), and send it to the group of that.",
-                    partition=row[3],
+                    partition=partition,
                     group=group,
                 )
         yield piece
