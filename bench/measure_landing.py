@@ -1,7 +1,6 @@
 """The speed of ingestion into Delta Lake, next to dlt and to Spark's own JDBC reader, and what small cells cost."""
 
 import os
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from floodmark.extract import sql_parts
 from floodmark.ingest import Row, SqlSource, Unit, load_job
 from floodmark.ingest._ranges import Range
 from floodmark.testing import PostgresServer
+from floodmark.testing._ports import free_ports
 from foreign_jars import foreign_jars
 
 ROWS = 10_000_000
@@ -40,7 +40,7 @@ def measure_landing() -> Iterator[Figure]:
     conf = {"spark.driver.memory": "3g", "spark.jars": ",".join(foreign_jars())}
     spark = fm.session("floodmark-bench-landing", conf=conf)
     try:
-        with tempfile.TemporaryDirectory() as place, PostgresServer(port=_free_port()) as server:
+        with tempfile.TemporaryDirectory() as place, PostgresServer(port=free_ports(1)[0]) as server:
             root = Path(place)
             python = _environment(root)
             name = urlsplit(server.new_database()).path
@@ -163,12 +163,6 @@ def _jdbc(spark: SparkSession, place: Path, url: str) -> float:
     begun = time.perf_counter()
     spark.read.jdbc(where, "orders", predicates=predicates, properties=known).write.parquet(str(place))
     return time.perf_counter() - begun
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def _fill_postgres(url: str) -> None:

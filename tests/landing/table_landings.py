@@ -13,7 +13,6 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
 from floodmark.control import Home
-from floodmark.delta import StagedFile
 from floodmark.ingest import (
     Bound,
     Grid,
@@ -30,7 +29,7 @@ from floodmark.ingest import (
     UnitWatermark,
     run_job,
 )
-from floodmark.landing import Destination, KeptRows, LiveFile, Merged, Scope, Staged, TableLanding, written
+from floodmark.landing import Destination, KeptRows, LiveFile, Merge, Merged, Scope, Staged, TableLanding, written
 
 DAY = 86_400_000_000
 FIRST = 18_262 * DAY  # 2020-01-01
@@ -90,15 +89,8 @@ class Rows:
         done = [written(KeptRows(one, scope, to.schema).read(), to, f"kept{n}") for n, one in enumerate(files)]
         return Staged(tuple(file for one in done for file in one.files), to.schema)
 
-    def merge(
-        self,
-        new: Sequence[StagedFile],
-        live: Sequence[LiveFile],
-        keys: tuple[str, ...],
-        newest_by: str,
-        to: Destination,
-    ) -> Merged:
-        raise NotImplementedError
+    def merge(self, merge: Merge, to: Destination) -> Merged:
+        raise NotImplementedError("see the tests on Spark")
 
 
 @dataclass

@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Final, NamedTuple
 from zoneinfo import ZoneInfo
 
-from floodmark.ingest._calendar import HOUR, MICROSECOND, later_wall, wall
+from floodmark.ingest._calendar import HOUR, MICROSECOND, clock_set_between, later_wall, offset_at
 from floodmark.ingest._ranges import Range
 
 _DAY: Final = 24 * HOUR
@@ -37,7 +37,9 @@ def wall_spans(of: Range, zone: ZoneInfo) -> tuple[WallSpan, ...]:
     starts = [of.lo]
     while (after := _next_change(starts[-1], of.hi, zone)) is not None:
         starts.append(after)
-    return tuple(WallSpan(_micros(later_wall(at, zone)), at, _offset(at, zone)) for at in (*starts, of.hi))
+    return tuple(
+        WallSpan(_micros(later_wall(at, zone)), at, offset_at(at, zone) // MICROSECOND) for at in (*starts, of.hi)
+    )
 
 
 def moment_of(shown: int, spans: tuple[WallSpan, ...]) -> int | None:
@@ -56,20 +58,14 @@ def moment_of(shown: int, spans: tuple[WallSpan, ...]) -> int | None:
 
 def _next_change(since: int, until: int, zone: ZoneInfo) -> int | None:
     """Return when the clock is next set, before the end."""
-    low, offset = since, _offset(since, zone)
+    low, offset = since, offset_at(since, zone)
     while low < until:
         high = min(low + _DAY, until)
-        if _offset(high, zone) != offset:
-            while high - low > 1:
-                middle = (low + high) // 2
-                low, high = (middle, high) if _offset(middle, zone) == offset else (low, middle)
-            return high if high < until else None
+        if offset_at(high, zone) != offset:
+            after = clock_set_between(low, high, zone)
+            return after if after < until else None
         low = high
     return None
-
-
-def _offset(at: int, zone: ZoneInfo) -> int:
-    return _micros(wall(at, zone)) - at
 
 
 def _micros(shown: datetime) -> int:

@@ -5,13 +5,10 @@ would be asked for as another one, and what lies between would be lost.
 """
 
 from datetime import UTC, datetime, timedelta
-from typing import Final
 
 from floodmark.errors import RestRequestInvalid
 from floodmark.ingest._calendar import EPOCH, MICROSECOND, moment, shown, zone_of
-
-EPOCH_UNITS: Final = {"epoch-seconds": 1_000_000, "epoch-millis": 1_000, "epoch-micros": 1}
-"""How many microseconds one of each has."""
+from floodmark.ingest._edges import EPOCH_UNITS
 
 
 def written_time(micros: int, time_format: str, zone: str) -> str:

@@ -24,8 +24,8 @@ from typing import Any, Final, NoReturn
 import pyarrow as pa
 
 from floodmark.errors import RestValueUnfit
-from floodmark.extract._rest_times import EPOCH_UNITS
 from floodmark.ingest._calendar import EPOCH, MICROSECOND, moment, wall, zone_of
+from floodmark.ingest._edges import EPOCH_UNITS
 
 _SHOWN: Final = 60
 _WALL_EPOCH: Final = EPOCH.replace(tzinfo=None)

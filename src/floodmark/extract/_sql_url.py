@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
-from floodmark.errors import InvalidOption, UnknownTable
+from floodmark.errors import UnknownTable
+from floodmark.ingest._database_url import no_sqlite, parsed_url
 from floodmark.ingest._secrets import Secret
 from floodmark.ingest._source_spec import SqlSource
 
@@ -34,26 +35,11 @@ class SqlUrl:
     @classmethod
     def of(cls, source: SqlSource) -> "SqlUrl":
         """Look up the secrets of a source."""
-        from sqlalchemy.engine import make_url
-        from sqlalchemy.exc import ArgumentError
-
         text = source.url.value() if isinstance(source.url, Secret) else source.url
         password = None if source.password is None else source.password.value()
-        try:
-            parts = make_url(text.strip())
-            if password is not None:
-                parts = parts.set(password=password)
-            if parts.get_backend_name() in ("postgresql", "postgres"):
-                parts = parts.update_query_dict({k: v for k, v in _POSTGRES_WAITS.items() if k not in parts.query})
-            port = parts.port  # a wrong one is refused when it is asked for
-        except (ArgumentError, ValueError):
-            raise InvalidOption(
-                "The URL of the database cannot be read.",
-                rule="It is written as SQLAlchemy writes it.",
-                remedy='Write for example "postgresql://USER@HOST/DATABASE" or "sqlite:///FILE".',
-                option="url",
-            ) from None
-        del port
+        parts = parsed_url(text.strip(), password)
+        if parts.get_backend_name() in ("postgresql", "postgres"):
+            parts = parts.update_query_dict({k: v for k, v in _POSTGRES_WAITS.items() if k not in parts.query})
         rendered = parts.render_as_string(hide_password=False)
         # However a driver may come to write them.
         secrets = {str(parts.password), quote(str(parts.password), safe=""), quote(str(parts.password), safe=" +")}
@@ -119,12 +105,7 @@ class SqlUrl:
         if path.startswith("file:"):
             path = unquote(path.removeprefix("file:").partition("?")[0])
         if not path or path == ":memory:" or not Path(path).is_file():
-            raise UnknownTable(
-                f"There is no SQLite database {path or ':memory:'}.",
-                rule="A source is a database that is there; none is made.",
-                remedy="Correct the URL; sqlite:////x has an absolute path, sqlite:///x one in the working directory.",
-                path=path,
-            )
+            raise no_sqlite(path, UnknownTable, "A source is a database that is there; none is made.")
 
 
 def _quoted(value: str) -> str:

@@ -66,10 +66,7 @@ def moment(wall: datetime, zone: ZoneInfo) -> int:
     # Skipped: the clock jumps somewhere between these two.
     low = ((wall - after).replace(tzinfo=UTC, fold=0) - EPOCH) // MICROSECOND
     high = ((wall - before).replace(tzinfo=UTC, fold=0) - EPOCH) // MICROSECOND
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if _offset(middle, zone) == after else (middle, high)
-    return high
+    return clock_set_between(low, high, zone)
 
 
 def wall(micros: int, zone: ZoneInfo) -> datetime:
@@ -95,7 +92,7 @@ def later_wall(micros: int, zone: ZoneInfo) -> datetime:
     '02:00'
     """
     local = wall(micros, zone).replace(fold=0)
-    before, now = _offset(micros - 1, zone), _offset(micros, zone)
+    before, now = offset_at(micros - 1, zone), offset_at(micros, zone)
     if now > before:
         return local - (now - before)
     again = local.replace(tzinfo=zone, fold=1).utcoffset()
@@ -103,11 +100,8 @@ def later_wall(micros: int, zone: ZoneInfo) -> datetime:
     if now <= again:
         return local
     # The clock is set back after this moment, and before it shows this again.
-    low, high = micros, micros + (now - again) // MICROSECOND
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if _offset(middle, zone) == now else (low, middle)
-    return wall(high, zone).replace(fold=0)
+    set_back = clock_set_between(micros, micros + (now - again) // MICROSECOND, zone)
+    return wall(set_back, zone).replace(fold=0)
 
 
 def shown(micros: int, zone: ZoneInfo) -> str:
@@ -139,7 +133,25 @@ def day_number(micros: int, zone: ZoneInfo) -> int:
     return wall(micros, zone).toordinal()
 
 
-def _offset(micros: int, zone: ZoneInfo) -> timedelta:
+def clock_set_between(low: int, high: int, zone: ZoneInfo) -> int:
+    """Return when the clock of a zone is set: after the first moment, and at the second one at the latest.
+
+    >>> berlin = zone_of("Europe/Berlin")
+    >>> shown(
+    ...     clock_set_between(moment(datetime(2020, 3, 29), berlin), moment(datetime(2020, 3, 30), berlin), berlin),
+    ...     berlin,
+    ... )
+    '2020-03-29T03:00:00+02:00'
+    """
+    before = offset_at(low, zone)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if offset_at(middle, zone) == before else (low, middle)
+    return high
+
+
+def offset_at(micros: int, zone: ZoneInfo) -> timedelta:
+    """Return by how much the clock of a zone is ahead of UTC at a moment."""
     offset = (EPOCH + timedelta(microseconds=micros)).astimezone(zone).utcoffset()
     assert offset is not None
     return offset

@@ -26,7 +26,8 @@ from floodmark.ingest._source_spec import WatermarkType
 
 Edge = datetime | date | int | str
 
-_UNITS: Final = {"epoch-seconds": 1_000_000, "epoch-millis": 1_000, "epoch-micros": 1}
+EPOCH_UNITS: Final = {"epoch-seconds": 1_000_000, "epoch-millis": 1_000, "epoch-micros": 1}
+"""How many microseconds a number counts."""
 _DAY: Final = timedelta(days=1)
 _LONGEST: Final = timedelta(days=800)
 
@@ -54,8 +55,8 @@ def edge(micros: int, kind: WatermarkType, zone: str, pattern: str | None = None
     >>> edge(5_400_000_000, "text", "Asia/Kolkata", "%Y-%m-%d %H")
     '1970-01-01 07'
     """
-    if kind in _UNITS:
-        return -(-micros // _UNITS[kind])
+    if kind in EPOCH_UNITS:
+        return -(-micros // EPOCH_UNITS[kind])
     if kind == "timestamptz":
         return EPOCH + timedelta(microseconds=micros)
     local = later_wall(micros, zone_of(zone))

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from floodmark.errors import InvalidOption, MissingPackage, SecondaryInputFailed
+from floodmark.errors import MissingPackage, SecondaryInputFailed
+from floodmark.ingest._database_url import no_sqlite, not_a_url, parsed_url
 from floodmark.ingest._unit_rows import UnitRow, check_columns
 
 
@@ -39,15 +40,12 @@ def rows_of_query(
 def engine_of(url: str, password: str | None = None) -> Any:
     """Return an engine for a URL; PostgreSQL is spoken to by psycopg unless the URL says otherwise."""
     from sqlalchemy import create_engine
-    from sqlalchemy.engine import make_url
     from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
+    parts = parsed_url(url, password)
     try:
-        parts = make_url(url)
         if parts.drivername in ("postgresql", "postgres"):
             parts = parts.set(drivername="postgresql+psycopg")
-        if password is not None:
-            parts = parts.set(password=password)
         if parts.get_backend_name() == "sqlite":
             _check_file(parts.database)
         return create_engine(parts)
@@ -58,12 +56,7 @@ def engine_of(url: str, password: str | None = None) -> Any:
             remedy='Install it; for PostgreSQL: pip install "floodmark[postgres]".',
         ) from error
     except (ArgumentError, ValueError):
-        raise InvalidOption(
-            "The URL of the database cannot be read.",
-            rule="It is written as SQLAlchemy writes it.",
-            remedy='Write for example "postgresql://USER@HOST/DATABASE" or "sqlite:///FILE".',
-            option="url",
-        ) from None
+        raise not_a_url() from None
 
 
 def _select(table: str) -> Any:
@@ -77,12 +70,8 @@ def _select(table: str) -> Any:
 def _check_file(database: str | None) -> None:
     # SQLite would make a file that is not there, and say that it has no such table.
     if database and database != ":memory:" and not database.startswith("file:") and not Path(database).is_file():
-        raise SecondaryInputFailed(
-            f"There is no SQLite database {database}.",
-            rule="Units are read from a database that is there before a plan is made.",
-            remedy="Correct the URL; sqlite:////x has an absolute path, sqlite:///x one in the working directory.",
-            path=database,
-        )
+        rule = "Units are read from a database that is there before a plan is made."
+        raise no_sqlite(database, SecondaryInputFailed, rule)
 
 
 def _shown(url: str) -> str:

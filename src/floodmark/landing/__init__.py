@@ -9,7 +9,7 @@ from floodmark.landing._live import LiveFile
 from floodmark.landing._scope import Scope
 from floodmark.landing._stream_landing import StreamLanding
 from floodmark.landing._table import TableLanding
-from floodmark.landing._tasks import Destination, Merged, Staged, Tasks
+from floodmark.landing._tasks import Destination, Merge, Merged, Staged, Tasks
 from floodmark.landing._writing import KeptRows, written
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "Fitting",
     "KeptRows",
     "LiveFile",
+    "Merge",
     "Merged",
     "Scope",
     "Staged",

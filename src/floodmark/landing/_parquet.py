@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import types
 
+from floodmark.control._disk import sync
 from floodmark.delta._staging import StagedFile
 from floodmark.delta._stats import stats_of
 from floodmark.errors import FloodmarkError, TableFailed, TableUnfit
@@ -143,7 +144,7 @@ class _Files:
             if partition in self._open:
                 self._close(partition)
         for directory in {file.path.parent for file in self._made}:
-            _sync(directory)
+            sync(directory)
         return tuple(self._done)
 
     def remove(self) -> None:
@@ -228,7 +229,7 @@ class _File:
     def close(self) -> pq.FileMetaData:
         self._writer.close()
         self._sink.close()
-        _sync(self._hidden)
+        sync(self._hidden)
         self._hidden.replace(self.path)
         return self._told[0]
 
@@ -286,14 +287,6 @@ def _schema_without_rows(fitting: Fitting, first: pa.Schema | None) -> pa.Schema
     except TableUnfit:
         # There is nothing that would have to fit.
         return None
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _changed(before: pa.Schema, after: pa.Schema) -> TableUnfit:

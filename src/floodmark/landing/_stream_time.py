@@ -9,12 +9,12 @@ import pyarrow.compute as pc
 from floodmark.errors import EventInvalid
 from floodmark.ingest import Coverage, Job, SqlSource, UnitCoverage, complete_through
 from floodmark.ingest._calendar import days_before, zone_of
+from floodmark.ingest._edges import EPOCH_UNITS
 from floodmark.ingest._fit import watermark_of
 
 INSTANT: Final = pa.timestamp("us", "UTC")
 """The type of the time column of a stream that a job makes."""
 
-_SCALES: Final = {"epoch-seconds": 1_000_000, "epoch-millis": 1_000, "epoch-micros": 1}
 _UTC: Final = ("UTC", "Etc/UTC")
 
 
@@ -38,7 +38,7 @@ class TimeColumn:
         name = watermark_of(job.source)
         if name is None:
             return None
-        scale = _SCALES.get(job.source.watermark_type) if isinstance(job.source, SqlSource) else None
+        scale = EPOCH_UNITS.get(job.source.watermark_type) if isinstance(job.source, SqlSource) else None
         return cls(name, job.source.zone or job.zone, scale)
 
     def is_time(self, kind: Any) -> bool:

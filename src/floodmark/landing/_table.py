@@ -7,7 +7,7 @@ table, records it, and does not land it again.
 import json
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,7 +29,7 @@ from floodmark.ingest._source_spec import WATERMARK_TYPES, WatermarkType
 from floodmark.landing._claim import Claim, LandedCell, app_of, unrecorded
 from floodmark.landing._live import LiveFile, live_files, may_meet
 from floodmark.landing._scope import Scope
-from floodmark.landing._tasks import Destination, Staged, Tasks
+from floodmark.landing._tasks import Destination, Merge, Staged, Tasks
 
 BEGUN: Final = "begun"
 STAGED: Final = "staged"
@@ -71,6 +71,8 @@ class TableLanding:
         self._job = job
         self._target = job.target
         self._path = Path(job.target.path).absolute()
+        self._app = app_of(job.name)
+        self._staging = Staging(self._path, self._app)
         self._tasks = tasks
         self._unit_columns = unit_columns
         self._zone = zone
@@ -85,7 +87,7 @@ class TableLanding:
         """Look what is there, take over from earlier runs, and record what they have landed and could not say."""
         if not run.plan.rows:
             return
-        table = DeltaCommits.find(self._path, app_of(self._job.name))
+        table = DeltaCommits.find(self._path, self._app)
         if table is None:
             return
         self._claim = Claim(table, run, self._home.location)
@@ -118,7 +120,7 @@ class TableLanding:
                 try:
                     staged = self._tasks.extract(row, to)
                 except BaseException:
-                    self._drop([attempt])
+                    self._staging.remove([attempt])
                     raise
                 self._failpoint(STAGED)
                 # If the commit ends in an error, it may have been made: the next run looks, and removes what is left.
@@ -128,7 +130,7 @@ class TableLanding:
                     self._failpoint(COMMITTED)
                     self._tidy(attempt, change)
                     return change
-                self._drop([attempt])
+                self._staging.remove([attempt])
         raise TableFailed(
             f"The table {self._path} was changed by others {_TRIES} times while a cell was landed.",
             rule="What a cell replaces is looked at and replaced at once.",
@@ -151,7 +153,7 @@ class TableLanding:
             try:
                 claim.commit_cell(LandedCell(run.number, row.unit, row.range, change.rows, attempt), files, change.gone)
             except TableConflict:
-                self._drop(change.spare)
+                self._staging.remove(change.spare)
             else:
                 return change
         return None
@@ -167,9 +169,11 @@ class TableLanding:
                 return _Change([staged])
             newest_by = target.newest_by or watermark_of(self._job.source)
             assert newest_by is not None
+            new = [LiveFile(self._path, file.path, file.rows, file.partition) for file in staged.files]
             live = live_files(self._path, known.filter(may_meet(known, staged.files, target.keys)))
-            merge = self._tasks.merge(staged.files, live, target.keys, newest_by, _anew(to, table, beside))
-            return _Change([merge.staged], merge.gone, staged.rows, spare=[beside])
+            merge = Merge(new, live, target.keys, newest_by)
+            merged_rows = self._tasks.merge(merge, _anew(to, table, beside))
+            return _Change([merged_rows.staged], merged_rows.gone, staged.rows, spare=[beside])
         assert to.scope is not None
         touched = self._touched(to.scope, known, table.arrow_schema)
         partly = [file for file, held, rows in touched if held < rows]
@@ -194,8 +198,7 @@ class TableLanding:
             if staged.schema is None or not staged.schema.names:
                 return None
             schema = Schema.from_arrow(staged.schema).to_json()
-            app = app_of(self._job.name)
-            table = DeltaCommits.open(self._path, app, schema, partition_by=self._target.partition_by)
+            table = DeltaCommits.open(self._path, self._app, schema, partition_by=self._target.partition_by)
             claim = Claim(table, run, self._home.location, last=0)
             self._check(claim)
             self._claim = claim
@@ -238,7 +241,7 @@ class TableLanding:
         schema, partition_by = self._shape or (None, self._target.partition_by)
         return Destination(
             self._path,
-            Staging(self._path, app_of(self._job.name)).begin(attempt),
+            self._staging.begin(attempt),
             schema,
             self._target.drift,
             self._unit_values(row),
@@ -268,14 +271,10 @@ class TableLanding:
 
     def _tidy(self, attempt: str, change: _Change) -> None:
         """Remove what was written for a commit, and it does not name: tasks may have been tried twice."""
-        staging = Staging(self._path, app_of(self._job.name))
         kept = {self._path / file.path for one in change.staged for file in one.files}
         for name in (attempt, *change.spare):
-            _remove_others(staging.directory(name), kept)
-            staging.over(name)
-
-    def _drop(self, attempts: Sequence[str]) -> None:
-        Staging(self._path, app_of(self._job.name)).remove(attempts)
+            _remove_others(self._staging.directory(name), kept)
+            self._staging.over(name)
 
 
 def _anew(to: Destination, table: DeltaCommits, attempt: str) -> Destination:

@@ -48,6 +48,16 @@ class Staged:
 
 
 @dataclass(frozen=True, slots=True)
+class Merge:
+    """What is to be merged: rows that were just read, and files of the table that may have the same keys."""
+
+    new: Sequence[LiveFile]
+    live: Sequence[LiveFile]
+    keys: tuple[str, ...]
+    newest_by: str
+
+
+@dataclass(frozen=True, slots=True)
 class Merged:
     """What becomes of a table by merging."""
 
@@ -67,13 +77,6 @@ class Tasks(Protocol):
         """Write the rows of files anew that are not in a scope."""
         ...
 
-    def merge(
-        self,
-        new: Sequence[StagedFile],
-        live: Sequence[LiveFile],
-        keys: tuple[str, ...],
-        newest_by: str,
-        to: Destination,
-    ) -> Merged:
-        """Write rows that were read so that of each key only the newest is there, in them and in the live files."""
+    def merge(self, merge: Merge, to: Destination) -> Merged:
+        """Write rows so that of each key only the newest is there, in them and in the live files."""
         ...

@@ -22,6 +22,7 @@ from urllib.parse import quote
 
 import pyarrow.parquet as pq
 
+from floodmark.control._disk import sync
 from floodmark.errors import TableFailed, TableUnfit
 from floodmark.sinks._closings import Closing, Part, counted
 
@@ -98,11 +99,11 @@ class FileLog:
         for path in sorted(self.begin(attempt).iterdir()):
             rows = pq.read_metadata(path).num_rows if path.suffix == ".parquet" else 0
             if rows:
-                _keep(path)
+                sync(path)
                 parts.append(Part(path.relative_to(self._path).as_posix(), rows))
             else:
                 path.unlink()
-        _keep(self.begin(attempt))
+        sync(self.begin(attempt))
         return parts
 
     def add(self, record: Closing) -> bool:
@@ -162,7 +163,7 @@ def _put(path: Path, value: bytes) -> bool:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         new.write_bytes(value)
-        _keep(new)
+        sync(new)
         try:
             # Unlike to rename, this never takes the place of another file.
             os.link(new, path)
@@ -170,7 +171,7 @@ def _put(path: Path, value: bytes) -> bool:
             return False
         finally:
             new.unlink()
-        _keep(path.parent)
+        sync(path.parent)
     except OSError as error:
         raise TableFailed(
             f"The file {path} could not be made: {error}.",
@@ -179,12 +180,3 @@ def _put(path: Path, value: bytes) -> bool:
             table=str(path),
         ) from error
     return True
-
-
-def _keep(path: Path) -> None:
-    """Wait until what is written is on disk."""
-    number = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)

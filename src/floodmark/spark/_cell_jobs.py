@@ -42,9 +42,15 @@ class CellJobs:
 
     spark: SparkSession
     most: int = 2
+    tasks: int = field(init=False)
+    """How many run at the same time, as far as it is known."""
     _waiting: list[_Cell] = field(default_factory=list)
     _running: int = 0
     _changed: Condition = field(default_factory=Condition)
+
+    def __post_init__(self) -> None:
+        """Look how many tasks run at once."""
+        self.tasks = _tasks_at_once(self.spark)
 
     def run(self, parts: Sequence[Part], to: Destination) -> Staged:
         """Read parts, each in a task, and write their rows; return when all is written, or raise what went wrong."""
@@ -81,7 +87,7 @@ class CellJobs:
 
     def _run(self, group: list[_Cell]) -> None:
         try:
-            _run_job(self.spark, group)
+            _run_job(self.spark, self.tasks, group)
         except BaseException as error:
             if len(group) == 1:
                 group[0].error = error
@@ -91,10 +97,10 @@ class CellJobs:
                 self._run([cell])
 
 
-def _run_job(spark: SparkSession, group: list[_Cell]) -> None:
+def _run_job(spark: SparkSession, at_once: int, group: list[_Cell]) -> None:
     pieces = [piece for cell in group for piece in cell.pieces]
     # A task costs some 20 ms as well, so there are no more than can run at once.
-    numbers = spark.range(0, len(pieces), 1, min(len(pieces), tasks_at_once(spark)))
+    numbers = spark.range(0, len(pieces), 1, min(len(pieces), at_once))
     tasks = numbers.mapInArrow(partial(_write, tuple(pieces)), RESULT)
     found: dict[int, tuple[Staged | None, Exception | None]] = {}
     for (result,) in tasks.collect():
@@ -109,7 +115,7 @@ def _run_job(spark: SparkSession, group: list[_Cell]) -> None:
             cell.staged, cell.error = tried(partial(together, [staged for staged, _ in results]))
 
 
-def tasks_at_once(spark: SparkSession) -> int:
+def _tasks_at_once(spark: SparkSession) -> int:
     """Return how many tasks run at the same time, as far as it is known: behind Spark Connect it is not."""
     try:
         return max(1, spark.sparkContext.defaultParallelism)

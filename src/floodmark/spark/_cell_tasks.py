@@ -8,11 +8,11 @@ from secrets import token_hex
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from floodmark.delta import StagedFile
 from floodmark.extract import Part
-from floodmark.landing import Destination, LiveFile, Merged, Staged, written
+from floodmark.landing import Destination, Merge, Merged, Staged, written
 from floodmark.spark._cell_jobs import together
 from floodmark.spark._merge import merging
+from floodmark.spark._packed_rows import batches_in, cell_of
 from floodmark.spark._task_results import RESULT, packed_result, tried
 
 
@@ -27,18 +27,10 @@ def run_frame(frame: DataFrame, to: Destination) -> Staged:
     return together(done)
 
 
-def merge_rows(
-    spark: SparkSession,
-    new: Sequence[StagedFile],
-    live: Sequence[LiveFile],
-    keys: tuple[str, ...],
-    newest_by: str,
-    to: Destination,
-) -> Merged:
+def merge_rows(spark: SparkSession, merge: Merge, to: Destination) -> Merged:
     """Write the newest row of each key."""
     assert to.schema is not None
-    fresh = [LiveFile(to.table, file.path, file.rows, file.partition) for file in new]
-    found = merging(spark, fresh, live, keys, newest_by, to.schema)
+    found = merging(spark, merge, to.schema)
     try:
         return Merged(run_frame(found.rows, to), found.gone)
     finally:
@@ -61,8 +53,7 @@ def _received(cells: DataFrame) -> Iterator[pa.RecordBatch]:
         found, error = pickle.loads(result)
         if error is not None:
             raise error
-        with pa.ipc.open_stream(found) as reader:
-            yield from reader
+        yield from batches_in(found)
 
 
 def _write(to: Destination, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -81,13 +72,6 @@ def _send(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         found, error = tried(lambda: next(rest, None))
         if found is None and error is None:
             return
-        yield packed_result((None if found is None else _packed(found), error))
+        yield packed_result((None if found is None else cell_of(found), error))
         if error is not None:
             return
-
-
-def _packed(batch: pa.RecordBatch) -> bytes:
-    stream = pa.BufferOutputStream()
-    with pa.ipc.new_stream(stream, batch.schema) as writer:
-        writer.write_batch(batch)
-    return bytes(stream.getvalue().to_pybytes())

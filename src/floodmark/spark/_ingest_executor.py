@@ -11,12 +11,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from floodmark.delta import StagedFile
 from floodmark.errors import FloodmarkError, InvalidOption, LeaseLost
 from floodmark.extract import FileManifest, Part, require_unchanged, rest_parts, sql_parts
 from floodmark.ingest import FilesSource, Job, Landed, Landing, Range, RestSource, Row, Run, SqlSource
-from floodmark.landing import Destination, KeptRows, LiveFile, Merged, Scope, Staged, StreamLanding, TableLanding
-from floodmark.spark._cell_jobs import CellJobs, tasks_at_once
+from floodmark.landing import Destination, KeptRows, LiveFile, Merge, Merged, Scope, Staged, StreamLanding, TableLanding
+from floodmark.spark._cell_jobs import CellJobs
 from floodmark.spark._cell_tasks import frame_batches, merge_rows, part_batches, run_frame
 from floodmark.spark._file_cells import read_files, reading_failed
 from floodmark.streams import StreamHome
@@ -41,7 +40,7 @@ class SparkExecutor:
         self._job = job
         self._source: SqlSource | FilesSource | RestSource = job.source
         self._zone = self._source.zone or job.zone
-        self._share = min(workers, tasks_at_once(spark))
+        self._share = min(workers, self._jobs.tasks)
         self._schema = _schema_of(self._source)
         self._files: FileManifest | None = None
         self._refused: FloodmarkError | None = None
@@ -107,16 +106,9 @@ class SparkExecutor:
         assert to.schema is not None
         return self._jobs.run([KeptRows(file, scope, to.schema) for file in files], to)
 
-    def merge(
-        self,
-        new: Sequence[StagedFile],
-        live: Sequence[LiveFile],
-        keys: tuple[str, ...],
-        newest_by: str,
-        to: Destination,
-    ) -> Merged:
+    def merge(self, merge: Merge, to: Destination) -> Merged:
         """Write the newest row of each key."""
-        return merge_rows(self._spark, new, live, keys, newest_by, to)
+        return merge_rows(self._spark, merge, to)
 
     def _extract_files(self, source: FilesSource, row: Row, to: Destination) -> Staged:
         assert self._files is not None

@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from floodmark.landing import LiveFile
+from floodmark.landing import LiveFile, Merge
 from floodmark.spark._columns import column_of
 
 _FILE: Final = "_floodmark_file"
@@ -34,16 +34,10 @@ class Merging:
             frame.unpersist()
 
 
-def merging(
-    spark: SparkSession,
-    new: Sequence[LiveFile],
-    live: Sequence[LiveFile],
-    keys: tuple[str, ...],
-    newest_by: str,
-    schema: pa.Schema,
-) -> Merging:
+def merging(spark: SparkSession, merge: Merge, schema: pa.Schema) -> Merging:
     """Return what merging comes to. Of two rows that are equally new the one that was just read stays."""
-    best = _newest(frame_of(spark, new, schema), keys, newest_by)
+    keys, newest_by, live = merge.keys, merge.newest_by, merge.live
+    best = _newest(frame_of(spark, merge.new, schema), keys, newest_by)
     if not live:
         return Merging(best, (), ())
     best.persist()

@@ -20,9 +20,8 @@ def packed(records: DataFrame) -> DataFrame:
 def unpacked(cells: Iterable[Any]) -> Iterator[list[OutRow]]:
     """Return the records of cells, piece by piece."""
     for (cell,) in cells:
-        with pa.ipc.open_stream(cell) as reader:
-            for batch in reader:
-                yield rows_of(batch)
+        for batch in batches_in(cell):
+            yield rows_of(batch)
 
 
 def rows_of(batch: pa.RecordBatch, partitions: Sequence[int] | None = None) -> list[OutRow]:
@@ -42,9 +41,20 @@ def pieces_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             yield batch.slice(first, _ROWS)
 
 
+def cell_of(batch: pa.RecordBatch) -> bytes:
+    """Return a batch as one cell."""
+    stream = pa.BufferOutputStream()
+    with pa.ipc.new_stream(stream, batch.schema) as writer:
+        writer.write_batch(batch)
+    return bytes(stream.getvalue().to_pybytes())
+
+
+def batches_in(cell: bytes) -> Iterator[pa.RecordBatch]:
+    """Return what is in a cell."""
+    with pa.ipc.open_stream(cell) as reader:
+        yield from reader
+
+
 def _pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for piece in pieces_of(batches):
-        stream = pa.BufferOutputStream()
-        with pa.ipc.new_stream(stream, piece.schema) as writer:
-            writer.write_batch(piece)
-        yield pa.RecordBatch.from_arrays([pa.array([stream.getvalue().to_pybytes()], pa.binary())], ["records"])
+        yield pa.RecordBatch.from_arrays([pa.array([cell_of(piece)], pa.binary())], ["records"])

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -28,7 +27,7 @@ from floodmark.sinks import (
 from floodmark.sinks._failpoints import Failpoint, go_on
 from floodmark.spark._batch_sink import WriterOver
 from floodmark.spark._columns import EVENT_TIME, column_of, quoted
-from floodmark.spark._packed_rows import packed
+from floodmark.spark._packed_rows import batches_in, packed
 from floodmark.spark._row_refusals import DIFF, as_often_as_told, unless_early
 from floodmark.spark._sink_batches import known_times, rows_after
 from floodmark.spark._sink_rows import TS, RowForm, is_data
@@ -157,13 +156,12 @@ def arranged(df: DataFrame, spec: StreamSpec, *, after: int | None, told: Mappin
 
 def _keyed(cells: Iterator[Any]) -> Iterator[KeyedRows]:
     for (cell,) in cells:
-        with pa.ipc.open_stream(cell) as reader:
-            for batch in reader:
-                place = batch.schema.get_field_index(KEY)
-                if place < 0:
-                    yield KeyedRows(batch)
-                else:
-                    yield KeyedRows(batch.remove_column(place), batch.column(place))
+        for batch in batches_in(cell):
+            place = batch.schema.get_field_index(KEY)
+            if place < 0:
+                yield KeyedRows(batch)
+            else:
+                yield KeyedRows(batch.remove_column(place), batch.column(place))
 
 
 def _open_home(location: str, client: Mapping[str, str]) -> StreamHome:

@@ -2,7 +2,6 @@
 
 import base64
 import os
-import random
 import signal
 import socket
 import subprocess
@@ -15,10 +14,10 @@ from typing import Final
 from floodmark.errors import ServerNotStarted
 from floodmark.testing._ending import Server
 from floodmark.testing._kafka_files import broker_jars, java
+from floodmark.testing._ports import free_ports
 
 _START_SECONDS: Final = 60.0
 _STOP_SECONDS: Final = 20.0
-_PORTS: Final = (12_000, 32_000)
 
 _SETTINGS: Final = {
     "process.roles": "broker,controller",
@@ -121,7 +120,7 @@ class KafkaBroker(Server):
         try:
             if self._directory is None:
                 self._directory = Path(tempfile.mkdtemp(prefix="floodmark-kafka-"))
-                self._port, self._controller_port = _free_ports()
+                self._port, self._controller_port = free_ports(2)
                 self._format(jars)
             self._run(jars)
         except BaseException:
@@ -208,17 +207,6 @@ def _only_for(users: Mapping[str, str]) -> dict[str, str]:
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": f"User:{first};User:ANONYMOUS",
     }
-
-
-def _free_ports() -> tuple[int, int]:
-    """Return two ports that are free, below those that connections get: the broker takes them only seconds later."""
-    found: list[int] = []
-    while len(found) < 2:
-        port = random.randrange(*_PORTS)
-        with socket.socket() as attempt:
-            if port not in found and attempt.connect_ex(("127.0.0.1", port)) != 0:
-                found.append(port)
-    return found[0], found[1]
 
 
 def _not_started(reason: str) -> ServerNotStarted:
