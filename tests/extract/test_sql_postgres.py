@@ -297,18 +297,18 @@ def test_a_part_carries_no_secret_and_can_be_read_by_another_process(
     password = "hunter2 @/:%é\\\\' x"
     made(
         url,
-        "DROP ROLE IF EXISTS ann",
-        f"CREATE ROLE ann LOGIN PASSWORD '{password.replace(chr(39), chr(39) * 2)}'",
-        "GRANT SELECT ON t TO ann",
+        "DROP ROLE IF EXISTS shop_reader",
+        f"CREATE ROLE shop_reader LOGIN PASSWORD '{password.replace(chr(39), chr(39) * 2)}'",
+        "GRANT SELECT ON t TO shop_reader",
     )
-    made(url, "GRANT USAGE ON SCHEMA public TO ann")
+    made(url, "GRANT USAGE ON SCHEMA public TO shop_reader")
     monkeypatch.setenv("SHOP_PASSWORD", password)
-    source = source_of(url.replace("postgres@", "ann@"), password=Secret("env", "SHOP_PASSWORD"))
+    source = source_of(url.replace("postgres@", "shop_reader@"), password=Secret("env", "SHOP_PASSWORD"))
     sent = pickle.dumps(parts_of(source))
     assert b"hunter2" not in sent
     (part,) = pickle.loads(sent)
     assert table_of([part]).num_rows == 1
-    made(url, "DROP OWNED BY ann", "DROP ROLE ann")
+    made(url, "DROP OWNED BY shop_reader", "DROP ROLE shop_reader")
 
 
 def test_the_whole_url_can_be_a_secret(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
