@@ -14,10 +14,10 @@ import pytest
 
 from floodmark.errors import (
     FloodmarkError,
-    RestRefused,
     RestRequestInvalid,
-    RestUnavailable,
     SecretMissing,
+    SourceAway,
+    SourceRefused,
 )
 from floodmark.extract._rest_auth import Credentials
 from floodmark.extract._rest_clock import Pace, RestClock
@@ -80,7 +80,7 @@ def test_a_cut_in_the_middle_of_the_pages_repeats_only_that_page() -> None:
 def test_after_so_many_attempts_the_cell_fails(retries: int) -> None:
     with (
         rest_service(lambda asked: Says("overloaded", status=503)) as service,
-        pytest.raises(RestUnavailable, match=r"answers 503 .*overloaded.*stays due") as caught,
+        pytest.raises(SourceAway, match=r"answers 503 .*overloaded.*stays due") as caught,
     ):
         rows_of(RestSource(url=f"{service.url}/x", retries=retries))
     assert len(service.asked) == retries + 1
@@ -101,7 +101,7 @@ def test_attempts_are_counted_for_each_request() -> None:
 
 def test_a_service_that_is_not_there_is_tried_and_named() -> None:
     clock = NoWaiting()
-    with pytest.raises(RestUnavailable, match=r"cannot be reached .* asked 3 times"):
+    with pytest.raises(SourceAway, match=r"cannot be reached .* asked 3 times"):
         rows_of(RestSource(url=f"http://127.0.0.1:{free_port()}/x", retries=2), clock=clock)
     assert clock.waits == [0.5, 1.0]
 
@@ -110,7 +110,7 @@ def test_a_service_that_is_not_there_is_tried_and_named() -> None:
 def test_what_the_service_refuses_fails_at_once(status: int) -> None:
     with (
         rest_service(lambda asked: Says({"error": "no such shop"}, status=status)) as service,
-        pytest.raises(RestRefused, match=f"answers {status} .*no such shop") as caught,
+        pytest.raises(SourceRefused, match=f"answers {status} .*no such shop") as caught,
     ):
         rows_of(RestSource(url=service.url))
     assert (len(service.asked), caught.value.fields["status"]) == (1, status)
@@ -118,7 +118,7 @@ def test_what_the_service_refuses_fails_at_once(status: int) -> None:
 
 @pytest.mark.parametrize("status", [501, 505])
 def test_what_no_repetition_helps_fails_at_once(status: int) -> None:
-    with rest_service(lambda asked: Says("no", status=status)) as service, pytest.raises(RestUnavailable):
+    with rest_service(lambda asked: Says("no", status=status)) as service, pytest.raises(SourceAway):
         rows_of(RestSource(url=service.url))
     assert len(service.asked) == 1
 
@@ -142,7 +142,7 @@ def test_a_post_is_repeated_only_if_it_had_no_effect(trouble: Says, requests: in
     with rest_service(in_turn(trouble, ROWS)) as service:
         source = RestSource(url=service.url, method="POST", body=source_body)
         if requests == 1:
-            with pytest.raises((RestUnavailable, RestRefused)):
+            with pytest.raises((SourceAway, SourceRefused)):
                 rows_of(source)
         else:
             assert rows_of(source) == ROWS
@@ -152,7 +152,7 @@ def test_a_post_is_repeated_only_if_it_had_no_effect(trouble: Says, requests: in
 def test_a_post_that_was_never_received_is_repeated() -> None:
     assert is_sent_again("POST", "unreached")
     clock = NoWaiting()
-    with pytest.raises(RestUnavailable, match="asked 2 times"):
+    with pytest.raises(SourceAway, match="asked 2 times"):
         rows_of(RestSource(url=f"http://127.0.0.1:{free_port()}", method="POST", retries=1), clock=clock)
 
 
@@ -184,7 +184,7 @@ def test_a_service_that_wants_longer_fails_the_cell(after: str) -> None:
     clock = NoWaiting()
     with (
         rest_service(lambda asked: Says("wait", status=429, headers={"Retry-After": after})) as service,
-        pytest.raises(RestUnavailable, match=r"left alone for [0-9]+ seconds"),
+        pytest.raises(SourceAway, match=r"left alone for [0-9]+ seconds"),
     ):
         rows_of(RestSource(url=service.url), clock=clock)
     assert (len(service.asked), clock.waits) == (1, [])
@@ -197,7 +197,7 @@ def test_a_service_that_wants_longer_fails_the_cell(after: str) -> None:
 def test_an_answer_that_takes_too_long_is_given_up(slow: Says) -> None:
     started = time.monotonic()
     with rest_service(lambda asked: slow) as service:
-        with pytest.raises(RestUnavailable, match=r"has not answered within 0.3 seconds"):
+        with pytest.raises(SourceAway, match=r"has not answered within 0.3 seconds"):
             rows_of(RestSource(url=service.url, timeout=300_000, retries=0), clock=RestClock())
         assert time.monotonic() - started < 4.0  # the whole answer takes longer
 
@@ -301,9 +301,9 @@ def test_the_secret_is_looked_up_when_it_is_read_and_not_before(monkeypatch: pyt
 @pytest.mark.parametrize("status", [401, 403])
 def test_a_service_that_does_not_let_in_is_told_with_the_secrets_reference(status: int) -> None:
     with rest_service(lambda asked: Says("who?", status=status)) as service:
-        with pytest.raises(RestRefused, match="the secret env:REST_TOKEN is right"):
+        with pytest.raises(SourceRefused, match="the secret env:REST_TOKEN is right"):
             rows_of(RestSource(url=service.url, auth=auth("bearer")))
-        with pytest.raises(RestRefused, match=r"Add \[source.auth\]"):
+        with pytest.raises(SourceRefused, match=r"Add \[source.auth\]"):
             rows_of(RestSource(url=service.url))
 
 
@@ -358,14 +358,14 @@ def test_a_secret_that_the_service_writes_in_its_own_way_is_not_shown(by: str) -
         "link": Says(ROWS, headers={"Link": f"<{there}>; rel=next"}),
         "redirection": Says("", status=302, headers={"Location": there}),
     }[by]
-    with rest_service(lambda asked: says) as service, pytest.raises(RestRefused, match=r"127\.0\.0\.2/x") as caught:
+    with rest_service(lambda asked: says) as service, pytest.raises(SourceRefused, match=r"127\.0\.0\.2/x") as caught:
         rows_of(RestSource(url=service.url, auth=auth("query", name="key"), pagination=Pagination(by="link")))
     assert "%2bk" not in f"{caught.value} {caught.value.fields}"
 
 
 def test_a_service_that_is_not_there_shows_no_secret() -> None:
     source = RestSource(url=f"http://127.0.0.1:{free_port()}", auth=auth("query", name="key"), retries=0)
-    with pytest.raises(RestUnavailable) as caught:
+    with pytest.raises(SourceAway) as caught:
         rows_of(source)
     assert "s3cr3t" not in "".join(traceback.format_exception(caught.value))
 
@@ -390,7 +390,7 @@ def test_a_redirection_to_another_host_is_not_followed() -> None:
     with (
         rest_service(lambda asked: ROWS) as other,
         rest_service(lambda asked: Says("", status=302, headers={"Location": f"{other.url}/x"})) as service,
-        pytest.raises(RestRefused, match="redirects a GET to"),
+        pytest.raises(SourceRefused, match="redirects a GET to"),
     ):
         rows_of(RestSource(url=service.url, auth=auth("bearer")))
     assert other.asked == []
@@ -407,14 +407,14 @@ def test_a_post_stays_a_post(status: int, is_followed: bool) -> None:
             assert rows_of(source) == ROWS
             assert [(asked.method, asked.body) for asked in service.asked] == [("POST", b"[]")] * 2
         else:
-            with pytest.raises(RestRefused, match="redirects a POST"):
+            with pytest.raises(SourceRefused, match="redirects a POST"):
                 rows_of(source)
 
 
 def test_redirections_in_a_circle_end() -> None:
     with (
         rest_service(lambda asked: Says("", status=302, headers={"Location": "/again"})) as service,
-        pytest.raises(RestRefused, match="redirections"),
+        pytest.raises(SourceRefused, match="redirections"),
     ):
         rows_of(RestSource(url=service.url))
     assert len(service.asked) == 6
@@ -435,7 +435,7 @@ def test_a_service_that_hangs_up_while_it_proves_itself_is_asked_again() -> None
         thread = Thread(target=hang_up, daemon=True)
         thread.start()
         clock = NoWaiting()
-        with pytest.raises(RestUnavailable, match="asked 2 times"):
+        with pytest.raises(SourceAway, match="asked 2 times"):
             rows_of(RestSource(url=f"https://127.0.0.1:{server.getsockname()[1]}", retries=1), clock=clock)
         thread.join(10)
     assert (clock.waits, thread.is_alive()) == ([0.5], False)
@@ -476,7 +476,7 @@ def test_what_is_no_request_is_refused(source: dict[str, Any]) -> None:
 
 
 def test_a_service_that_speaks_no_tls_is_refused() -> None:
-    with rest_service(lambda asked: ROWS) as service, pytest.raises(RestRefused, match="cannot be trusted"):
+    with rest_service(lambda asked: ROWS) as service, pytest.raises(SourceRefused, match="cannot be trusted"):
         rows_of(RestSource(url=service.url.replace("http:", "https:")))
 
 

@@ -8,8 +8,8 @@ from floodmark.errors import (
     FloodmarkError,
     RestAnswerInvalid,
     RestPagingEndless,
-    RestRefused,
-    RestSourceChanged,
+    SourceChanged,
+    SourceRefused,
 )
 from floodmark.extract._rest_links import next_link
 from floodmark.ingest import Pagination, RestSource
@@ -137,7 +137,7 @@ def test_exactly_as_many_pages_as_allowed_are_read() -> None:
 def test_a_link_to_another_host_is_refused(where: str) -> None:
     with (
         rest_service(lambda asked: Says(DATA, headers={"Link": f"<{where}>; rel=next"})) as service,
-        pytest.raises(RestRefused, match="goes nowhere else"),
+        pytest.raises(SourceRefused, match="goes nowhere else"),
     ):
         rows_of(RestSource(url=service.url, pagination=Pagination(by="link")))
     assert len(service.asked) == 1
@@ -151,7 +151,7 @@ def test_a_total_that_changes_fails_the_cell(totals: tuple[int, int]) -> None:
 
     with rest_service(script) as service:
         paging = Pagination(by="offset", param="skip", size=10, total="total")
-        with pytest.raises(RestSourceChanged, match=r"First there were 25 records.*changed while it was read"):
+        with pytest.raises(SourceChanged, match=r"First there were 25 records.*changed while it was read"):
             rows_of(RestSource(url=service.url, records="items", pagination=paging))
 
 
@@ -163,7 +163,7 @@ def test_a_total_that_does_not_come_out_fails_the_cell(total: int) -> None:
 
     with rest_service(script) as service:
         paging = Pagination(by="offset", param="skip", size=15, total="total")
-        with pytest.raises(RestSourceChanged, match=f"speaks of {total} records and has given 25"):
+        with pytest.raises(SourceChanged, match=f"speaks of {total} records and has given 25"):
             rows_of(RestSource(url=service.url, records="items", pagination=paging))
 
 

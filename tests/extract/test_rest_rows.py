@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from floodmark.errors import RestAnswerInvalid, RestValueUnfit
+from floodmark.errors import RestAnswerInvalid, SourceValueUnfit
 from floodmark.extract._rest_shape import columns_of, pruned, type_of, united, united_columns
 from floodmark.extract._rest_values import Times, array_of
 from floodmark.ingest import Pagination, RestSource
@@ -127,9 +127,9 @@ def test_what_is_no_text_in_a_column_of_texts_is_as_json_writes_it() -> None:
 
 
 def test_a_whole_number_that_no_double_has_is_refused_and_not_rounded() -> None:
-    with pytest.raises(RestValueUnfit, match="'n' of a record is 9007199254740993, which is no double") as caught:
+    with pytest.raises(SourceValueUnfit, match="'n' of a record is 9007199254740993, which is no double") as caught:
         read_pages([{"n": 2**53 + 1}], [{"n": 0.5}])
-    assert caught.value.fields == {"field": "n", "type": "double"}
+    assert caught.value.fields == {"column": "n", "type": "double"}
 
 
 @pytest.mark.parametrize(("records", "sizes"), [(3, [3]), (8192, [8192]), (20_000, [8192, 8192, 3616])])
@@ -277,20 +277,20 @@ def test_times_may_be_written_as_those_of_the_request(time_format: str, value: A
     ],
 )
 def test_a_value_that_does_not_fit_fails_with_the_field_named(kind: pa.DataType, value: Any) -> None:
-    with pytest.raises(RestValueUnfit, match=r"The field 'v.*' of a record is .*, which is no") as caught:
+    with pytest.raises(SourceValueUnfit, match=r"The field 'v.*' of a record is .*, which is no") as caught:
         read_pages([{"v": None}, {"v": value}], schema=pa.schema([("v", kind)]))
-    assert str(caught.value.fields["field"])[0] == "v"
+    assert str(caught.value.fields["column"])[0] == "v"
 
 
 def test_a_nested_field_is_named_with_its_path() -> None:
     kind = pa.struct([("b", pa.list_(pa.struct([("c", INT)])))])
-    with pytest.raises(RestValueUnfit) as caught:
+    with pytest.raises(SourceValueUnfit) as caught:
         array_of([{"b": [{"c": 1}, {"c": "x"}]}], kind, "a", Times())
-    assert caught.value.fields["field"] == "a.b[].c"
+    assert caught.value.fields["column"] == "a.b[].c"
 
 
 def test_null_where_the_schema_says_not_null_is_refused() -> None:
-    with pytest.raises(RestValueUnfit, match="'v' of a record is null or missing"):
+    with pytest.raises(SourceValueUnfit, match="'v' of a record is null or missing"):
         read_pages([{"v": 1}, {"w": 1}], schema=pa.schema([pa.field("v", INT, nullable=False)]))
 
 

@@ -188,10 +188,6 @@ class DeltaCommits:
             number=wanted,
         )
 
-    def find_commit(self, name: str, value: str) -> AppCommit | None:
-        """Return the last commit of the application with which this was said; None if the log has none."""
-        return next((found for found in self._history(None) if found.metadata.get(name) == value), None)
-
     def check(self, rows: str | None = None) -> None:
         """Refuse a table whose columns are not those of the rows, a schema as JSON, or that asks for more than files.
 

@@ -112,11 +112,7 @@ from floodmark.errors._readers import (
 from floodmark.errors._rest import (
     RestAnswerInvalid,
     RestPagingEndless,
-    RestRefused,
     RestRequestInvalid,
-    RestSourceChanged,
-    RestUnavailable,
-    RestValueUnfit,
 )
 from floodmark.errors._service import (
     AnswerInvalid,
@@ -296,11 +292,7 @@ __all__ = [
     "ReservedTime",
     "RestAnswerInvalid",
     "RestPagingEndless",
-    "RestRefused",
     "RestRequestInvalid",
-    "RestSourceChanged",
-    "RestUnavailable",
-    "RestValueUnfit",
     "SchemaInvalid",
     "SchemaMismatch",
     "SecondaryInputFailed",

@@ -10,7 +10,7 @@ class SourceAway(StateError):
 
 
 class SourceRefused(StateError):
-    """A source does not let the job read: its password, its permissions."""
+    """A source does not do what it is asked: a password, a permission, a request that it does not take."""
 
     code = "source-refused"
 

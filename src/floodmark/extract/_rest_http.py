@@ -16,7 +16,7 @@ from urllib3.exceptions import (
     TimeoutError,  # noqa: A004 - of urllib3, and only here
 )
 
-from floodmark.errors import FloodmarkError, RestRefused, RestUnavailable
+from floodmark.errors import FloodmarkError, SourceAway, SourceRefused
 from floodmark.extract._rest_auth import Credentials
 from floodmark.extract._rest_clock import Pace, RestClock
 from floodmark.extract._rest_request import Request, is_same_service, not_a_request
@@ -107,7 +107,7 @@ class Caller:
             if not isinstance(found, str):
                 return found
             request = replace(request, url=found)
-        raise RestRefused(
+        raise SourceRefused(
             f"{self._shown(request.url)} is the end of {_MOST_REDIRECTS} redirections, and leads further.",
             rule="An address leads to an answer.",
             remedy="Write the address that answers into url.",
@@ -176,7 +176,7 @@ class Caller:
         target = location.partition("#")[0]
         if is_same_service(request.url, target) and (request.method == "GET" or status in _KEEPS_METHOD):
             return target
-        raise RestRefused(
+        raise SourceRefused(
             f"{self._shown(request.url)} redirects a {request.method} to {self._shown(target)} ({status}).",
             rule="A redirection is followed within the same host, and without making a POST a GET.",
             remedy="If that address is meant, write it into url.",
@@ -197,7 +197,7 @@ class Caller:
             remedy = f"See whether the secret {auth.secret} is right and may do this." if auth else "Add [source.auth]."
         elif status == 404:
             remedy = "See whether url is right, and whether the unit is there."
-        return RestRefused(
+        return SourceRefused(
             trouble.text,
             rule="A request that the service refuses is not sent again.",
             remedy=remedy,
@@ -205,11 +205,11 @@ class Caller:
             status=status,
         )
 
-    def _unavailable(self, request: Request, fact: str, rule: str, remedy: str) -> RestUnavailable:
-        return RestUnavailable(fact, rule=rule, remedy=remedy, url=self._shown(request.url))
+    def _unavailable(self, request: Request, fact: str, rule: str, remedy: str) -> SourceAway:
+        return SourceAway(fact, rule=rule, remedy=remedy, url=self._shown(request.url))
 
-    def _untrusted(self, request: Request, error: SSLError) -> RestRefused:
-        return RestRefused(
+    def _untrusted(self, request: Request, error: SSLError) -> SourceRefused:
+        return SourceRefused(
             f"{self._shown(request.url)} cannot be trusted: {self._credentials.hidden(str(error))}.",
             rule="A service proves itself with a certificate that the system knows.",
             remedy="If it has one of your own authority, set SSL_CERT_FILE to that authority's certificate.",

@@ -17,7 +17,7 @@ from dataclasses import replace
 from hashlib import blake2b
 from urllib.parse import urljoin
 
-from floodmark.errors import RestAnswerInvalid, RestPagingEndless, RestRefused, RestSourceChanged
+from floodmark.errors import RestAnswerInvalid, RestPagingEndless, SourceChanged, SourceRefused
 from floodmark.extract._rest_answer import Answer
 from floodmark.extract._rest_request import Request, is_same_service
 from floodmark.ingest import Pagination
@@ -91,7 +91,7 @@ class Pages:
     def _linked(self, link: str, url: str) -> Request:
         link = link.partition("#")[0]
         if not is_same_service(url, link):
-            raise RestRefused(
+            raise SourceRefused(
                 f"The next page of {url} is at {link}.",
                 rule="Pages are asked of the service that the source names; what proves who asks goes nowhere else.",
                 remedy="If that service is meant, name it in url.",
@@ -131,8 +131,8 @@ class Pages:
             )
         raise self._changed(f"The service speaks of {self._total} records and has given {self._seen}.")
 
-    def _changed(self, fact: str) -> RestSourceChanged:
-        return RestSourceChanged(
+    def _changed(self, fact: str) -> SourceChanged:
+        return SourceChanged(
             f"{fact} The source changed while it was read.",
             rule="What is landed is what the service had at one time; with pages that move, records would be missed.",
             remedy="Nothing was landed, and the next run reads it again. If it always happens, end the range earlier "

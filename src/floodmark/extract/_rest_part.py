@@ -12,7 +12,7 @@ from urllib.parse import urljoin
 
 import pyarrow as pa
 
-from floodmark.errors import FloodmarkError, RestAnswerInvalid, RestValueUnfit
+from floodmark.errors import FloodmarkError, RestAnswerInvalid, SourceValueUnfit
 from floodmark.extract._rest_answer import Answer, read_answer, read_records
 from floodmark.extract._rest_auth import Credentials
 from floodmark.extract._rest_clock import RestClock
@@ -112,11 +112,11 @@ class RestPart:
             values = [ours[name]] * len(records) if name in ours else [record.get(name) for record in records]
             columns.append(array_of(values, one.type, name, times))
             if columns[-1].null_count and not one.nullable:
-                raise RestValueUnfit(
+                raise SourceValueUnfit(
                     f"The field {name!r} of a record is null or missing.",
                     rule="The schema says NOT NULL of it.",
                     remedy="Take NOT NULL out of the schema.",
-                    field=name,
+                    column=name,
                 )
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 

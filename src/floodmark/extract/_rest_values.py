@@ -23,7 +23,7 @@ from typing import Any, Final, NoReturn
 
 import pyarrow as pa
 
-from floodmark.errors import RestValueUnfit
+from floodmark.errors import SourceValueUnfit
 from floodmark.ingest._calendar import EPOCH, MICROSECOND, moment, wall, zone_of
 from floodmark.ingest._edges import EPOCH_UNITS
 
@@ -85,7 +85,7 @@ def array_of(values: Sequence[Any], kind: pa.DataType, name: str, times: Times) 
     [1, None, 2]
     >>> array_of([1.5], pa.int64(), "n", Times())
     Traceback (most recent call last):
-    floodmark.errors.RestValueUnfit: The field 'n' of a record is 1.5, which is no int64. ...
+    floodmark.errors.SourceValueUnfit: The field 'n' of a record is 1.5, which is no int64. ...
     """
     if pa.types.is_struct(kind):
         return _structs(values, kind, name, times)
@@ -262,10 +262,10 @@ def _nothing(value: Any) -> NoReturn:
 def _refuse(value: Any, kind: pa.DataType, name: str) -> NoReturn:
     shown = value if isinstance(value, str) else json.dumps(value, default=str)
     shown = repr(shown[:_SHOWN]) if isinstance(value, str) else shown[:_SHOWN]
-    raise RestValueUnfit(
+    raise SourceValueUnfit(
         f"The field {name!r} of a record is {shown}, which is no {kind}.",
         rule="Each value becomes one of its column, exactly.",
         remedy=f"Give {name.partition('.')[0].partition('[')[0]!r} a wider type in schema, such as string.",
-        field=name,
+        column=name,
         type=str(kind),
     ) from None
