@@ -10,9 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import CommitProperties, DeltaTable, QueryBuilder, Transaction, write_deltalake
+from deltalake.exceptions import DeltaError
 from deltalake.schema import Field, PrimitiveType
 
-from floodmark.delta import DeltaCommits, differences
+from floodmark.delta import DeltaCommits, _commits, differences
 from floodmark.delta._stats import stats_of
 from floodmark.errors import InvalidValue, TableConflict, TableFailed, TableUnfit
 
@@ -307,16 +308,132 @@ def test_a_file_gives_way_once(path: Path) -> None:
 
 
 def test_a_table_gets_columns_which_earlier_rows_do_not_have(path: Path) -> None:
-    table = DeltaCommits.open(path, "app", schema(n="long"))
-    table.add_columns('[{"name": "note", "type": "string", "nullable": true, "metadata": {}}]')
+    table, other = open_table(path), open_table(path, "other")
+    other.commit(stage(other, "b1", 1), 1, {})
+    note = '[{"name": "note", "type": "string", "nullable": true, "metadata": {}}]'
+    table.add_columns(note)
     table.check(schema(n="long", note="string"))
+    assert table.has_rows(), "what others have committed is seen"
+    with pytest.raises(TableFailed, match="could not be given more columns"):
+        table.add_columns(note.replace('"string"', '"long"'))
 
 
 def test_a_commit_may_carry_numbers_of_other_applications(path: Path) -> None:
     table = DeltaCommits.open(path, "app", schema(n="long"))
     table.commit((), 1, {"who": "me"}, also={"owner": 2**62 + 1})
     assert (table.last_number("owner"), table.last_number("nobody")) == (2**62 + 1, None)
-    assert table.said_by_all()[0]["who"] == "me"
+    assert next(table.said_by_all())["who"] == "me"
+
+
+@pytest.mark.parametrize("commits", [0, 19, 20, 30])
+def test_what_was_said_is_given_once_the_newest_first(path: Path, commits: int) -> None:
+    table = open_table(path)
+    for number in range(1, commits + 1):
+        table.commit((), number, {"said": str(number)})
+    said = [one.get("said") for one in table.said_by_all()]
+    assert said == [*(str(number) for number in range(commits, 0, -1)), None]
+
+
+def test_of_a_long_log_no_more_is_read_than_is_asked_for(path: Path) -> None:
+    table = open_table(path)
+    limits: list[int | None] = []
+    for number in range(1, 30):
+        table.commit((), number, {})
+    history = table._said
+
+    def noted(limit: int | None) -> Any:
+        limits.append(limit)
+        return history(limit)
+
+    table._said = noted  # type: ignore[method-assign]
+    said = table.said_by_all()
+    for _ in range(2):
+        next(said)
+    assert limits == [1, 20]
+    assert (len(list(said)), limits) == (28, [1, 20, 400])
+
+
+def test_an_application_that_has_committed_nothing_has_no_newest_commit(path: Path) -> None:
+    open_table(path, "other").commit((), 1, {})
+    assert open_table(path).newest() is None
+
+
+@pytest.mark.parametrize("number", [{}, {"floodmark.number": "x"}])
+def test_what_others_say_in_its_name_is_passed_over(path: Path, number: dict[str, str]) -> None:
+    table = open_table(path)
+    table.commit((), 1, {})
+    said = CommitProperties(custom_metadata={"floodmark.app": "app", **number})
+    write_deltalake(str(path), pa.table({"n": pa.array([3], pa.int64())}), mode="append", commit_properties=said)
+    newest = open_table(path).newest()
+    assert newest is not None
+    assert newest.number == 1
+
+
+def test_a_commit_says_its_own_name_and_number_whatever_else_is_said(path: Path) -> None:
+    table = open_table(path)
+    table.commit((), 1, {"floodmark.app": "other", "floodmark.number": "7"})
+    newest = table.newest()
+    assert newest is not None
+    assert newest.number == 1
+
+
+def test_whoever_comes_second_takes_the_table_that_was_made_meanwhile(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, find = open_table(path), DeltaCommits.find
+
+    def not_yet(*given: Any) -> None:
+        monkeypatch.setattr(DeltaCommits, "find", find)
+
+    monkeypatch.setattr(DeltaCommits, "find", not_yet)
+    assert open_table(path, "other").table_id == first.table_id
+
+
+class Broken:
+    """A table with something that fails."""
+
+    def __init__(self, table: DeltaTable, *names: str) -> None:
+        self._table, self._names = table, names
+
+    def __getattr__(self, name: str) -> Any:
+        return self._fail if name in self._names else getattr(self._table, name)
+
+    def _fail(self, *given: Any, **more: Any) -> None:
+        raise DeltaError("the disk is full.")
+
+
+@pytest.mark.parametrize(
+    ("name", "what", "is_made"),
+    [("create_write_transaction", "written", False), ("update_incremental", "read", True)],
+)
+def test_what_goes_wrong_with_a_commit_is_told(path: Path, name: str, what: str, is_made: bool) -> None:
+    table = open_table(path)
+    table._table = Broken(table._table, name)  # type: ignore[assignment]
+    with pytest.raises(TableFailed, match=f"could not be {what}: the disk is full"):
+        table.commit((), 1, {})
+    assert (open_table(path).number == 1) is is_made
+
+
+@pytest.mark.parametrize(("small", "commits", "checkpoint"), [(10_000, 9, None), (10_000, 19, 10), (0, 19, None)])
+def test_a_table_has_a_checkpoint_each_ten_commits_if_it_is_small(
+    path: Path, monkeypatch: pytest.MonkeyPatch, small: int, commits: int, checkpoint: int | None
+) -> None:
+    monkeypatch.setattr(_commits, "_SMALL", small)
+    table = open_table(path)
+    for number in range(1, commits + 1):
+        table.commit((), number, {})
+    last = path / "_delta_log" / "_last_checkpoint"
+    assert (json.loads(last.read_text())["version"] if last.exists() else None) == checkpoint
+
+
+def test_only_the_attempts_that_are_named_are_swept(path: Path) -> None:
+    table = open_table(path)
+    stage(table, "a1", 1)
+    stage(table, "a2", 2)
+    assert table.sweep((), ["a1"]) == ["a1"]
+    assert table.staging.open() == ["a2"]
+    assert table.staging.found("a2")
+    assert table.sweep((), []) == []
 
 
 @pytest.mark.parametrize(

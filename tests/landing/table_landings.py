@@ -5,14 +5,18 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
+import pytest
 from deltalake import DeltaTable, QueryBuilder
 
 from floodmark.control import Home
+from floodmark.delta import DeltaCommits
+from floodmark.errors import FloodmarkError
 from floodmark.ingest import (
     Bound,
     Grid,
@@ -21,6 +25,7 @@ from floodmark.ingest import (
     Landed,
     Landing,
     Limits,
+    Range,
     Row,
     Run,
     RunResult,
@@ -30,8 +35,10 @@ from floodmark.ingest import (
     run_job,
 )
 from floodmark.landing import Destination, KeptRows, LiveFile, Merge, Merged, Scope, Staged, TableLanding, written
+from floodmark.testing import ManualClock
 
 DAY = 86_400_000_000
+TTL = 1_000_000
 FIRST = 18_262 * DAY  # 2020-01-01
 COLUMNS = {"id": pa.int64(), "at": pa.timestamp("us", "UTC"), "note": pa.string()}
 
@@ -132,6 +139,85 @@ def table_rows(path: Path, query: str = "SELECT id, note FROM t ORDER BY id, not
     """Return what another reader finds in a table."""
     found = pa.table(QueryBuilder().register("t", DeltaTable(str(path))).execute(query).read_all())
     return [tuple(row.values()) for row in found.to_pylist()]
+
+
+def days(first: float, last: float) -> Range:
+    """Return a range of days from 2020-01-01 on."""
+    return Range(FIRST + int(first * DAY), FIRST + int(last * DAY))
+
+
+def gridded(job: Job, grid: str) -> Job:
+    """Return a job with other cells."""
+    return replace(job, time=replace(job.time, grid=Grid.plain(grid)))
+
+
+def orders(note: str = "", count: int = 16) -> list[dict[str, Any]]:
+    """Return rows, four a day."""
+    return [order(n, n / 4, note) for n in range(count)]
+
+
+def numbers(path: Path) -> list[int]:
+    """Return the ids of a table's rows."""
+    return [number for number, _ in table_rows(path)]
+
+
+def begun(home: Home, job: Job, source: Rows, *, at: Callable[[str], None] = lambda place: None) -> tuple[Any, Run]:
+    """Return a run that has prepared, and who lands for it."""
+    run = Ingestion(home).start(job, owner="begun", ttl=TTL)
+    executor = landing_of(home, job, source, at)
+    executor.prepare(run)
+    return executor, run
+
+
+def lost(home: Home, clock: ManualClock, job: Job, source: Rows, *rows: int) -> tuple[Any, Run]:
+    """Land some rows of a plan, and record nothing of it."""
+    executor, run = begun(home, job, source)
+    for row in rows:
+        executor.land(run, run.plan.rows[row])
+    clock.advance(2 * TTL)
+    return executor, run
+
+
+def once(place: str, error: BaseException) -> Callable[[str], None]:
+    """Return a failpoint that raises an error, the first time."""
+    left = [error]
+
+    def fail(where: str) -> None:
+        if where == place and left:
+            raise left.pop()
+
+    return fail
+
+
+def nothing_is_left(path: Path) -> None:
+    """Claim that there is no file which the table has never had, and no note of an attempt."""
+    lines = [line for log in path.glob("_delta_log/*.json") for line in log.read_text().splitlines()]
+    named = {path / unquote(one["add"]["path"]) for one in map(json.loads, lines) if "add" in one}
+    assert set(path.rglob("*.parquet")) == named
+    assert not list((path / "_floodmark").rglob("*/*"))
+    assert all(any(one in file.parents for file in named) for one in path.glob("floodmark-*"))
+
+
+def lose_answer(patch: pytest.MonkeyPatch, error: type[FloodmarkError], *, is_made: bool, blind: bool = False) -> None:
+    """Let the next commit end in an error, whether it was made or not; and let nobody look, if it is blind."""
+    commit, reload = DeltaCommits.commit, DeltaCommits.reload
+    failed = error("The answer is lost.", rule="None.", remedy="None.")
+
+    def unanswered(table: DeltaCommits, *given: Any, **more: Any) -> None:
+        patch.setattr(DeltaCommits, "commit", commit)
+        if blind:
+            patch.setattr(DeltaCommits, "reload", away)
+        seen = table._table
+        if is_made:
+            DeltaCommits(DeltaTable(str(table.path)), table.path, table._app).commit(*given, **more)
+        table._table = seen
+        raise failed
+
+    def away(table: DeltaCommits) -> None:
+        patch.setattr(DeltaCommits, "reload", reload)
+        raise failed
+
+    patch.setattr(DeltaCommits, "commit", unanswered)
 
 
 def main(place: str, rows: str, name: str, mode: str) -> None:

@@ -23,6 +23,7 @@ from floodmark.landing import _parquet
 from floodmark.landing._drift import united
 from floodmark.landing._fit import Fitting
 from floodmark.landing._parquet import write_parquet
+from floodmark.landing._partitions import check_partitions, directory_of, split
 from floodmark.landing._tasks import Staged
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -187,6 +188,27 @@ def test_partitions_by_two_columns_are_split_by_both(tmp_path: Path) -> None:
         ("floodmark-a1/b=__HIVE_DEFAULT_PARTITION__/a=2/part-00003.parquet", 1),
     ]
     assert plain(committed(tmp_path, staged, ("b", "a")).select(rows.column_names)) == plain(rows)
+
+
+def test_rows_of_a_partition_stay_in_their_order() -> None:
+    rows = pa.RecordBatch.from_pydict({"p": [n % 3 for n in range(3_000)], "n": range(3_000)})
+    parts = {partition: part.column("n").to_pylist() for partition, part in split(rows, ("p",))}
+    assert parts == {(str(p),): list(range(p, 3_000, 3)) for p in range(3)}
+
+
+@pytest.mark.parametrize(("name", "shown"), [("a/b=c", "a%2Fb%3Dc"), ("é", "%C3%A9")])
+def test_the_names_of_columns_are_no_paths_either(name: str, shown: str) -> None:
+    assert directory_of((name,), ("x",)).as_posix() == f"{shown}=x"
+
+
+def test_a_partition_has_a_name_that_a_directory_may_have() -> None:
+    assert len(directory_of(("p",), ("x" * 253,)).name) == 255
+    with pytest.raises(TableUnfit, match="a value of 254 characters"):
+        directory_of(("p",), ("x" * 254,))
+
+
+def test_rows_without_columns_are_partitioned_by_nothing() -> None:
+    check_partitions(pa.schema([]), ())
 
 
 def test_few_files_are_open_and_few_rows_are_held_for_many_partitions(

@@ -19,10 +19,10 @@ from deltalake import DeltaTable
 import table_landings
 from floodmark.control import Home
 from floodmark.errors import LandingOvertaken, LeaseLost
-from floodmark.ingest import Ingestion, Range
+from floodmark.ingest import Ingestion
 from floodmark.landing._table import BEGUN, COMMITTED, STAGED
 from floodmark.testing import ManualClock
-from table_landings import DAY, FIRST, Rows, land, landing_of, order, table_job, table_rows
+from table_landings import DAY, FIRST, Rows, days, land, landing_of, order, table_job, table_rows
 
 
 @pytest.fixture
@@ -312,7 +312,3 @@ def test_a_process_that_dies_anywhere_is_continued_by_another(tmp_path: Path, mo
     left = set((tmp_path / "table").rglob("*.parquet")) - used
     assert where == BEGUN or not left, "what the dead have staged is removed"
     assert sum(pq.read_metadata(file).num_rows for file in used) == 16
-
-
-def days(first: float, last: float) -> Range:
-    return Range(FIRST + int(first * DAY), FIRST + int(last * DAY))

@@ -6,7 +6,7 @@ handle that is not refreshed in between: whoever was overtaken finds a conflict.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -145,20 +145,31 @@ class DeltaCommits:
         return found.set_column(0, "path", paths)
 
     def add_columns(self, fields: str) -> None:
-        """Give the table more columns, as JSON like those of a schema. They are NULL in rows that are there."""
+        """Give the table more columns, as JSON like those of a schema. They are NULL in rows that are there.
+
+        Afterwards the newest version is seen.
+        """
         try:
             self._table.alter.add_columns([Field.from_json(json.dumps(one)) for one in json.loads(fields)])
         except DeltaError as error:
             raise _failed(self._path, "given more columns", error) from error
-        self.reload()
 
     def last_number(self, app: str) -> int | None:
         """Return the last number of any application, as of the version that is seen; None if it has none."""
         return self._table.transaction_version(app)
 
-    def said_by_all(self) -> list[Mapping[str, Any]]:
-        """Return what was said with each commit that the log has, whoever made it, the newest first."""
-        return self._said(None)
+    def said_by_all(self) -> Iterator[Mapping[str, Any]]:
+        """Give what was said with each commit that the log has, whoever made it, the newest first.
+
+        Of a long log no more is read than is asked for.
+        """
+        seen = 0
+        for limit in _LOOK_BACK:
+            found = self._said(limit)
+            yield from found[seen:]
+            seen = len(found)
+            if limit is not None and seen < limit:
+                return
 
     def reload(self) -> None:
         """See the newest version."""
@@ -258,15 +269,16 @@ class DeltaCommits:
             raise _failed(self._path, "written", error) from error
         self._go_on()
 
-    def sweep(self, committed: Iterable[str]) -> list[str]:
+    def sweep(self, committed: Iterable[str], noted: Sequence[str] | None = None) -> list[str]:
         """Remove what attempts have left that were never committed, and return them; `committed` are those that were.
 
-        Only for whoever is sure that no other process of the application can commit any more.
+        Only for whoever is sure that no other process of the application can commit any more; or that none can commit
+        the attempts `noted`: then only these are looked at.
         """
-        kept = set(committed)
-        used = {Path(uri).parts for uri in self._table.file_uris()} if self.staging.open() else set()
+        kept, attempts = set(committed), self.staging.open() if noted is None else noted
+        used = {Path(uri).parts for uri in self._table.file_uris()} if attempts else set()
         swept = []
-        for attempt in self.staging.open():
+        for attempt in attempts:
             parts = self.staging.directory(attempt).parts
             if attempt in kept or any(one[: len(parts)] == parts for one in used):
                 self.staging.over(attempt)

@@ -7,7 +7,7 @@ says which cell it landed, so what is in the table and not in the home is found,
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -48,16 +48,16 @@ class LandedCell:
 class Claim:
     """A run's right to land in a table. One thread at a time."""
 
-    def __init__(self, table: DeltaCommits, run: Run, home: str, *, last: int | None = None) -> None:
-        """Claim a table that is open; nothing is written before `begin`. `home` is where the home is.
+    def __init__(self, table: DeltaCommits, run: Run, home: str) -> None:
+        """Claim a table that is open, and that this run has made unless it calls `begin`. `home` is where the home is.
 
-        `last` is the last number that the job is known to have: 0 if the table was made for this run.
+        Nothing is written here.
         """
         self.table = table
         self._run = run
         self._home = _digest(home)
         self._owner = int(_digest(run.job.name), 16)
-        self._last = last
+        self._last = 0
 
     def check_owner(self) -> None:
         """Refuse a table in which another job lands."""
@@ -83,17 +83,27 @@ class Claim:
         self._last = self.table.number
         self.commit((), {}, ())
 
-    def landed_since(self, run: int) -> Iterator[LandedCell]:
-        """Give the cells that later runs of the same home have landed, the newest first."""
+    def landed_since(self, ended: Mapping[int, int]) -> Iterator[LandedCell]:
+        """Give the cells that runs of the same home have landed and may not have recorded, the newest first.
+
+        `ended` are the runs that came to their end, and how many cells of each have failed. The last of them that is
+        seen here has looked at all that was landed before it began. A cell may be landed, and fail all the same.
+        """
+        first = 0
         for one in self.table.said_by_all():
             if one.get(_JOB) != self._run.job.name or one.get(_HOME) != self._home:
                 continue
-            if int(one[_RUN]) <= run:
+            number = int(one[_RUN])
+            if number < first:
                 return
+            if number in ended:
+                if not ended[number]:
+                    return
+                first = number
             if _CELL in one:
                 cell = json.loads(one[_CELL])
                 yield LandedCell(
-                    int(one[_RUN]),
+                    number,
                     Unit.load(cell["unit"]),
                     Range(cell["lo"], cell["hi"]),
                     int(one[_ROWS]),
@@ -110,8 +120,6 @@ class Claim:
 
         A TableConflict is raised where somebody else has changed what was looked at: look again, and decide again.
         """
-        if self._last is None:
-            self._last = self.table.number
         if self.table.number != self._last:
             raise self._overtaken()
         run, number = self._run, self._last + 1
@@ -141,13 +149,27 @@ class Claim:
 
 
 def unrecorded(landed: Iterable[LandedCell], attempts: Iterable[Attempt]) -> list[LandedCell]:
-    """Return the cells that were landed and are not recorded, the oldest first.
+    """Return the cells that were landed and are not recorded.
+
+    A cell may be recorded as a part of its row, or by a later run that has found it.
 
     >>> unrecorded([LandedCell(1, Unit.of({}), Range(0, 10), 3, "a")], [])[0].rows
     3
     """
-    known = {(one.run, one.unit.key, one.range) for one in attempts if one.state != "failed"}
-    return [one for one in reversed(list(landed)) if (one.run, one.unit.key, one.range) not in known]
+    known: dict[str, list[Attempt]] = {}
+    for attempt in attempts:
+        if attempt.state != "failed":
+            known.setdefault(attempt.unit.key, []).append(attempt)
+    exact = {(one.run, key, one.range) for key, some in known.items() for one in some}
+
+    def is_recorded(cell: LandedCell) -> bool:
+        # Most are recorded as they are; the others are few.
+        return (cell.run, cell.unit.key, cell.range) in exact or any(
+            one.run >= cell.run and one.range.lo <= cell.range.lo and cell.range.hi <= one.range.hi
+            for one in known.get(cell.unit.key, ())
+        )
+
+    return [cell for cell in landed if not is_recorded(cell)]
 
 
 def _digest(text: str) -> str:

@@ -33,15 +33,14 @@ class LiveFile:
         """Give its rows with the columns of the table; those that it does not have are NULL."""
         wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
         with pq.ParquetFile(self.place) as file:
-            have = [name for name in wanted.names if name in file.schema_arrow.names]
-            for batch in file.iter_batches(batch_size=1 << 16, columns=have):
+            for batch in file.iter_batches(batch_size=1 << 16, columns=wanted.names):
                 yield _complete(batch, wanted, self.partition)
 
     def held(self, scope: Scope, schema: pa.Schema) -> tuple[int, int]:
         """Return how many of its rows are in a scope, and how many it has."""
         held = rows = 0
         for batch in self.batches(schema, [scope.column, *(name for name in scope.unit if name != scope.column)]):
-            held += pc.sum(scope.holds(batch)).as_py() or 0
+            held += pc.sum(scope.holds(batch)).as_py()
             rows += batch.num_rows
         return held, rows
 
@@ -79,14 +78,12 @@ def _complete(batch: pa.RecordBatch, schema: pa.Schema, partition: Mapping[str, 
     columns = []
     for field in schema:
         if field.name in batch.schema.names:
-            columns.append(batch.column(field.name).cast(field.type))
+            columns.append(batch.column(field.name))
         else:
             columns.append(_repeated(partition.get(field.name), field.type, batch.num_rows))
     return pa.record_batch(columns, schema=schema)
 
 
 def _repeated(value: Any, kind: pa.DataType, rows: int) -> pa.Array:
-    if value is None:
-        return pa.nulls(rows, kind)
     # A table's log has the values of partitions as texts.
     return pa.repeat(pa.scalar(value).cast(kind) if isinstance(value, str) else pa.scalar(value, kind), rows)

@@ -61,7 +61,7 @@ def split(batch: pa.RecordBatch, columns: tuple[str, ...]) -> Iterator[tuple[tup
     ends = np.append(starts[1:], batch.num_rows)
     rest = batch.drop_columns(list(columns))
     rows = rest if len(starts) == 1 else rest.take(pa.array(order))
-    for start, end in sorted(zip(starts.tolist(), ends.tolist(), strict=True), key=lambda run: int(order[run[0]])):
+    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
         partition = tuple(text[place[order[start]]] for text, place in zip(texts, places, strict=True))
         yield partition, rows.slice(start, end - start)
 

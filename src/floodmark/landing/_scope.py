@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import date
-from typing import Any
+from datetime import date, timedelta
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,6 +13,10 @@ from floodmark.ingest._calendar import shown, zone_of
 from floodmark.ingest._edges import edge
 from floodmark.ingest._ranges import Range
 from floodmark.ingest._source_spec import WatermarkType
+
+_DAY: Final = len("1970-01-01")
+_FAR: Final = timedelta(days=3)
+"""A moment is nearer to the day with which its text begins, whatever the offsets of the text and of the zone are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +71,8 @@ class Scope:
         """Return for each file of a table, as DeltaCommits.files knows them, whether rows of the cell may be in it."""
         told: Any = pa.repeat(pa.scalar(True), files.num_rows)
         if f"min.{self.column}" in files.column_names:
-            lowest, low, high = self._terms(files.column(f"min.{self.column}"))
-            highest, _, _ = self._terms(files.column(f"max.{self.column}"))
+            lowest, low, high = self._terms(self._bound(files, "min", -_FAR))
+            highest, _, _ = self._terms(self._bound(files, "max", _FAR))
             begins_before, ends_after = pc.less(lowest, high), pc.greater_equal(highest, low)
             told = pc.and_(pc.fill_null(begins_before, True), pc.fill_null(ends_after, True))
         for name, value in self.unit.items():
@@ -90,11 +94,19 @@ class Scope:
             return pc.and_(at_least, pc.fill_null(pc.greater_equal(high, constant), True))
         return pa.repeat(pa.scalar(True), files.num_rows)
 
+    def _bound(self, files: pa.Table, which: str, far: timedelta) -> Any:
+        """Return a bound of the moments in each file. Texts do not sort as their moments do, but their days do."""
+        bound = files.column(f"{which}.{self.column}")
+        if self.pattern is not None or not is_text(bound.type):
+            return bound
+        return pc.add(self._parsed(pc.utf8_slice_codeunits(_plain(bound), 0, _DAY)), pa.scalar(far, pa.duration("us")))
+
     def _terms(self, column: Any) -> tuple[Any, Any, Any]:
         """Return a column, and both ends of the range, as values that can be compared."""
-        if is_text(column.type) and self.pattern is not None:
-            return column, *self._ends("text")
         if is_text(column.type):
+            column = _plain(column)
+            if self.pattern is not None:
+                return column, *self._ends("text")
             column = self._parsed(column)
         kind = column.type
         if pa.types.is_timestamp(kind):
@@ -103,7 +115,7 @@ class Scope:
         if pa.types.is_date32(kind):
             return column, *self._ends("date")
         if pa.types.is_integer(kind) and self.numbers is not None:
-            return column.cast(pa.int64()), *self._ends(self.numbers)
+            return column, *self._ends(self.numbers)
         raise TableUnfit(
             f"The column {self.column} has the type {kind}, which is no moment.",
             rule="What is replaced is a range of moments or dates, or of numbers if the source says what they count.",
@@ -130,7 +142,7 @@ class Scope:
 
     def _constant(self, name: str, value: Any, kind: pa.DataType) -> pa.Scalar:
         try:
-            return pa.scalar(value, pa.large_string() if pa.types.is_large_string(kind) else kind)
+            return pa.scalar(value, kind)
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
             pass
         try:
@@ -153,6 +165,11 @@ class Scope:
 def is_text(kind: pa.DataType) -> bool:
     """Return whether a column has texts."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def _plain(texts: Any) -> Any:
+    # Views can be neither sorted, nor cast, nor cut.
+    return texts.cast(pa.string()) if pa.types.is_string_view(texts.type) else texts
 
 
 def _first(column: Any) -> object:

@@ -24,7 +24,7 @@ from floodmark.errors import TableConflict, TableFailed
 from floodmark.ingest import Ingestion, Job, Landed, Landing, Range, Row, Run
 from floodmark.ingest._calendar import day_number, zone_of
 from floodmark.ingest._fit import watermark_of
-from floodmark.ingest._ranges import merged, subtract
+from floodmark.ingest._ranges import Ranges, merged, subtract
 from floodmark.ingest._source_spec import WATERMARK_TYPES, WatermarkType
 from floodmark.landing._claim import Claim, LandedCell, app_of, unrecorded
 from floodmark.landing._live import LiveFile, live_files, may_meet
@@ -38,6 +38,8 @@ FAILPOINTS: Final = (BEGUN, STAGED, COMMITTED)
 """Where a test may let a process die."""
 
 _TRIES: Final = 5
+_ASKED: Final = ("backfill", "edit")
+"""What people do to have something read again."""
 
 
 @dataclass(slots=True)
@@ -79,7 +81,7 @@ class TableLanding:
         self._failpoint = failpoint
         self._claim: Claim | None = None
         self._shape: tuple[pa.Schema, tuple[str, ...]] | None = None
-        self._adopted: dict[str, list[Range]] = {}
+        self._left_out: dict[str, Ranges] = {}
         self._committing = Lock()
         self._making = Lock()
 
@@ -93,16 +95,18 @@ class TableLanding:
         self._claim = Claim(table, run, self._home.location)
         self._check(self._claim)
         run.renew()
+        # Whoever begins later stages more, and that is not for this run to remove.
+        noted = self._staging.open()
         self._claim.begin()
         self._failpoint(BEGUN)
         self._adopt(run, self._claim)
-        table.sweep(())
+        table.sweep((), noted)
         self._shape = table.arrow_schema, table.partition_by
 
     def land(self, run: Run, row: Row) -> Landed:
-        """Extract and land what a row of the plan is about, but for what an earlier run has landed."""
+        """Extract and land what a row of the plan is about, but for what is landed and must not be twice."""
         rows, late = 0, 0
-        for left in subtract([row.range], merged(self._adopted.get(row.unit.key, ()))):
+        for left in subtract([row.range], merged(self._left_out.get(row.unit.key, ()))):
             change = self._landed(run, replace(row, range=left))
             rows += change.rows
             if change.rows_before is not None:
@@ -143,12 +147,12 @@ class TableLanding:
         claim = self._claimed(run, staged)
         if claim is None:
             return _Change([staged])
-        if not self._take_columns(claim.table, staged):
-            return None
-        self._shape = claim.table.arrow_schema, claim.table.partition_by
-        to = replace(to, schema=self._shape[0])
         for _ in range(_TRIES):
-            change = self._changed(staged, to, claim.table)
+            fits = self._take_columns(claim.table, staged)
+            self._shape = claim.table.arrow_schema, claim.table.partition_by
+            if not fits:
+                return None
+            change = self._changed(staged, replace(to, schema=self._shape[0]), claim.table)
             files = [file for one in change.staged for file in one.files]
             try:
                 claim.commit_cell(LandedCell(run.number, row.unit, row.range, change.rows, attempt), files, change.gone)
@@ -186,7 +190,7 @@ class TableLanding:
 
     def _touched(self, scope: Scope, known: pa.Table, schema: pa.Schema) -> list[tuple[LiveFile, int, int]]:
         """Return the files with rows in a scope, how many these are, and how many each has."""
-        if scope.column not in schema.names:
+        if any(name not in schema.names for name in (scope.column, *scope.unit)):
             return []
         found = (
             (file, *file.held(scope, schema)) for file in live_files(self._path, known.filter(scope.may_hold(known)))
@@ -199,7 +203,7 @@ class TableLanding:
                 return None
             schema = Schema.from_arrow(staged.schema).to_json()
             table = DeltaCommits.open(self._path, self._app, schema, partition_by=self._target.partition_by)
-            claim = Claim(table, run, self._home.location, last=0)
+            claim = Claim(table, run, self._home.location)
             self._check(claim)
             self._claim = claim
         return self._claim
@@ -207,11 +211,13 @@ class TableLanding:
     def _take_columns(self, table: DeltaCommits, staged: Staged) -> bool:
         """Give the table the columns that rows have brought; return False if they do not fit it as it is now."""
         new = _unlike(staged.schema, table.arrow_schema)
-        if new and self._target.drift != "freeze":
-            fields = Schema.from_arrow(pa.schema([one.with_nullable(True) for one in new])).to_json()
-            table.add_columns(json.dumps(json.loads(fields)["fields"]))
-            new = _unlike(staged.schema, table.arrow_schema)
-        return not new
+        if not new:
+            return True
+        if self._target.drift == "freeze" or any(one.name in table.arrow_schema.names for one in new):
+            return False
+        fields = Schema.from_arrow(pa.schema([one.with_nullable(True) for one in new])).to_json()
+        table.add_columns(json.dumps(json.loads(fields)["fields"]))
+        return True
 
     def _check(self, claim: Claim) -> None:
         claim.check_owner()
@@ -226,15 +232,25 @@ class TableLanding:
             )
 
     def _adopt(self, run: Run, claim: Claim) -> None:
-        jobs, name = Ingestion(self._home), self._job.name
-        earlier = [one for one in jobs.history(name, limit=None) if one.run < run.number]
-        ended = max((one.run for one in earlier if one.state == "done"), default=0)
-        if all(one.run <= ended for one in earlier):
-            return
-        attempts = [one for info in earlier if info.run > ended for one in jobs.attempts(name, info.run)]
-        for cell in unrecorded(claim.landed_since(ended), attempts):
-            run.adopt(cell.unit, cell.range, rows=cell.rows)
-            self._adopted.setdefault(cell.unit.key, []).append(cell.range)
+        jobs, name, appends = Ingestion(self._home), self._job.name, self._target.mode == "append"
+        earlier = {one.run: one for one in jobs.history(name, limit=None) if one.run < run.number}
+        ended = {one.run: one.failed for one in earlier.values() if one.state == "done"}
+        # Whoever has begun since records for itself.
+        cells = [cell for cell in claim.landed_since(ended) if cell.run in earlier]
+        first = min((cell.run for cell in cells), default=run.number)
+        attempts = [one for number in earlier if number >= first for one in jobs.attempts(name, number)]
+        unknown = unrecorded(cells, attempts)
+        # What somebody has wanted to be read since then is read: it takes the place of what is there.
+        events = jobs.events(name) if unknown and not appends else ()
+        asked = max((one.at for one in events if one.kind in _ASKED), default=0)
+        found: dict[str, list[Range]] = {}
+        for cell in unknown:
+            if earlier[cell.run].started_at >= asked:
+                run.adopt(cell.unit, cell.range, rows=cell.rows)
+                found.setdefault(cell.unit.key, []).append(cell.range)
+        # A row that has failed is due as a whole, also what was landed of it.
+        known = jobs.coverage(name) if appends else {}
+        self._left_out = {**found, **{key: one.everything for key, one in known.items()}}
 
     def _destination(self, row: Row, attempt: str) -> Destination:
         # The table itself is for whoever commits.
