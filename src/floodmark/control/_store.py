@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from sqlalchemy import Connection, Engine, Table
-from sqlalchemy.dialects import postgresql, sqlite
+
+if TYPE_CHECKING:
+    from sqlalchemy.dialects import postgresql, sqlite
 
 
 class Watch(Protocol):
@@ -73,5 +75,12 @@ def put(connection: Connection, table: Table, values: dict[str, Any]) -> None:
     connection.execute(inserted.on_conflict_do_update(index_elements=key, set_=others))
 
 
-def _insert(connection: Connection, table: Table) -> postgresql.Insert | sqlite.Insert:
-    return postgresql.insert(table) if connection.dialect.name == "postgresql" else sqlite.insert(table)
+def _insert(connection: Connection, table: Table) -> "postgresql.Insert | sqlite.Insert":
+    # Every process imports this module, and the dialect of the other database takes long to load.
+    if connection.dialect.name == "postgresql":
+        from sqlalchemy.dialects import postgresql
+
+        return postgresql.insert(table)
+    from sqlalchemy.dialects import sqlite
+
+    return sqlite.insert(table)
