@@ -31,8 +31,8 @@ setup: $(JAVA_READY) ## Prepare everything: Python packages in .venv, and Java
 demo: $(JAVA_READY) ## Run the demo on a local Spark
 	@$(BIN)/python -m floodmark.spark.demo
 
-test: $(JAVA_READY) ## Run all tests
-	@$(BIN)/pytest -q
+test: $(JAVA_READY) ## Run all tests, in two processes
+	@$(BIN)/pytest -q -n 2 --dist worksteal
 
 test-fast: $(PYTHON_READY) ## Run the tests that need no JVM
 	@$(BIN)/pytest -q -m "not spark"

@@ -20,7 +20,7 @@ def read_on(location: str, name: str, directory: str, pause: float) -> None:
     with (
         connect(location, controller=False) as home,
         open(Path(directory) / f"{name}-{os.getpid()}", "a", encoding="utf-8") as diary,
-        home.group("g").reader(name, ttl="1 second", max_rows=40) as reader,
+        home.group("g").reader(name, ttl="3 seconds", max_rows=40) as reader,
     ):
         for batch in reader:
             place = [batch.segment, batch.first, batch.end]
