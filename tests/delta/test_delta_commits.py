@@ -165,7 +165,7 @@ def test_attempts_that_were_not_committed_are_swept_and_others_stay(path: Path) 
     stage(table, "a3", 3)
     table.staging.begin("a4")
     assert table.staging.open() == ["a1", "a2", "a3", "a4"]
-    assert table.sweep(["a3"]) == ["a2", "a4"]
+    assert table.sweep(table.staging.open(), ["a3"]) == ["a2", "a4"]
     assert table.staging.open() == []
     assert sorted(found.name for found in path.glob("floodmark-*")) == ["floodmark-a1", "floodmark-a3"]
     assert rows(path) == [(1,)]
@@ -174,7 +174,7 @@ def test_attempts_that_were_not_committed_are_swept_and_others_stay(path: Path) 
 def test_what_another_application_stages_is_not_swept(path: Path) -> None:
     table, other = open_table(path), open_table(path, "other")
     stage(other, "b1", 1)
-    assert table.sweep([]) == []
+    assert table.sweep(table.staging.open()) == []
     assert other.staging.found("b1")
 
 
@@ -430,10 +430,10 @@ def test_only_the_attempts_that_are_named_are_swept(path: Path) -> None:
     table = open_table(path)
     stage(table, "a1", 1)
     stage(table, "a2", 2)
-    assert table.sweep((), ["a1"]) == ["a1"]
+    assert table.sweep(["a1"]) == ["a1"]
     assert table.staging.open() == ["a2"]
     assert table.staging.found("a2")
-    assert table.sweep((), []) == []
+    assert table.sweep([]) == []
 
 
 @pytest.mark.parametrize(

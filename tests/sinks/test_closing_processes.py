@@ -165,6 +165,21 @@ def test_an_attempt_that_was_closed_stays_when_starts_after_it_are_killed(job: J
     assert read(job) == Counter(range(BATCHES * ROWS))
 
 
+def test_whoever_comes_late_to_clean_leaves_what_others_write_who_started_since(job: Job) -> None:
+    slow, other = log_of(job.kind, job.place), log_of(job.kind, job.place)
+    slow.make()
+    records = []
+    for number, log in enumerate((slow, other)):
+        log.open()
+        records.append((log.newest() or Closing("K", 0, "")).fence(f"start{number}"))
+        assert log.add(records[-1])
+    attempt = "a1"
+    parts = tuple(put(job.kind, other, attempt, range(ROWS)))
+    slow.clean(records[0])
+    assert other.add(Closing("K", records[1].number + 1, "close", attempt, parts))
+    assert read(job) == Counter(range(ROWS))
+
+
 def test_rows_of_others_are_not_appended_to_unless_asked(job: Job, processes: Processes) -> None:
     _begin_as_another(job)
     assert processes.run(job) == [3]

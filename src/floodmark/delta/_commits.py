@@ -269,13 +269,13 @@ class DeltaCommits:
             raise _failed(self._path, "written", error) from error
         self._go_on()
 
-    def sweep(self, committed: Iterable[str], noted: Sequence[str] | None = None) -> list[str]:
-        """Remove what attempts have left that were never committed, and return them; `committed` are those that were.
+    def sweep(self, attempts: Sequence[str], committed: Iterable[str] = ()) -> list[str]:
+        """Remove what attempts have left that were never committed, and return them; `committed` are known to be.
 
-        Only for whoever is sure that no other process of the application can commit any more; or that none can commit
-        the attempts `noted`: then only these are looked at.
+        Only for whoever is sure that nobody can commit any of these attempts any more: that they were noted before
+        those who might were fenced. What is noted later may be on its way.
         """
-        kept, attempts = set(committed), self.staging.open() if noted is None else noted
+        kept = set(committed)
         used = {Path(uri).parts for uri in self._table.file_uris()} if attempts else set()
         swept = []
         for attempt in attempts:

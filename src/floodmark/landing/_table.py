@@ -100,7 +100,7 @@ class TableLanding:
         self._claim.begin()
         self._failpoint(BEGUN)
         self._adopt(run, self._claim)
-        table.sweep((), noted)
+        table.sweep(noted)
         self._shape = table.arrow_schema, table.partition_by
 
     def land(self, run: Run, row: Row) -> Landed:

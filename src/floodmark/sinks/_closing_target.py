@@ -44,7 +44,10 @@ class ClosingLog(Protocol):
         """What names the target."""
 
     def open(self) -> str | None:
-        """Refuse a target that does not fit; return what tells it from a later one, and None if there is none."""
+        """Refuse a target that does not fit; return what tells it from a later one, and None if there is none.
+
+        Also see what attempts have left: whoever starts later has others, and they are not ours to remove.
+        """
 
     def make(self) -> None:
         """Make the target; somebody else may do so at the same time."""
@@ -59,7 +62,7 @@ class ClosingLog(Protocol):
         """Add a record behind the one that was read last, and return whether it counts."""
 
     def clean(self, record: Closing) -> None:
-        """Remove what attempts have left that do not count, now that nobody can close them."""
+        """Remove what was seen of attempts that do not count, now that nobody can close them."""
 
     def close(self) -> None:
         """Let go."""

@@ -24,6 +24,7 @@ class DeltaLog:
         self._path = path
         self._schema = schema
         self._table: DeltaCommits | None = None
+        self._left: list[str] = []
         self._staged: dict[str, tuple[StagedFile, ...]] = {}
 
     @property
@@ -54,6 +55,7 @@ class DeltaLog:
         if self._table is None:
             return None
         self._table.check(self._schema)
+        self._left = self._table.staging.open()
         return self._table.table_id
 
     def make(self) -> None:
@@ -109,8 +111,8 @@ class DeltaLog:
         return False
 
     def clean(self, record: Closing) -> None:
-        """Remove the files of attempts that were never committed."""
-        self.table.sweep(() if record.attempt is None else (record.attempt,))
+        """Remove the files of attempts that were there before the record, and were never committed."""
+        self.table.sweep(self._left, () if record.attempt is None else (record.attempt,))
 
     def close(self) -> None:
         """Let go."""

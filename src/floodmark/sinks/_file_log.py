@@ -41,6 +41,7 @@ class FileLog:
         self._path = path
         self._schema = schema
         self._own = hashlib.sha256(sink.encode()).hexdigest()[:12]
+        self._left: list[Path] = []
 
     @property
     def place(self) -> str:
@@ -66,6 +67,7 @@ class FileLog:
                 columns=told["schema"],
                 rows=self._schema,
             )
+        self._left = [path for path in self._path.glob(f"{self._own}-*") if path.is_dir()]
         return str(told["id"])
 
     def make(self) -> None:
@@ -114,11 +116,10 @@ class FileLog:
         return _put(self._record(record.number), record.save())
 
     def clean(self, record: Closing) -> None:
-        """Remove the directories of attempts that no record names."""
-        left = [path for path in self._path.glob(f"{self._own}-*") if path.is_dir()]
-        if left:
+        """Remove the directories of attempts that were there before the record, and that none names."""
+        if self._left:
             named = {part.name.partition("/")[0] for one in closings(self._path, [self.sink]) for part in one.parts}
-            for path in left:
+            for path in self._left:
                 if path.name not in named:
                     shutil.rmtree(path, ignore_errors=True)
 
