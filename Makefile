@@ -6,6 +6,7 @@ JAVA_READY := .venv/.java-ready
 # Only set-up with Homebrew makes this link (tools/setup.sh).
 JAVA_HOME ?= $(shell [ ! -x .tools/java/bin/java ] || echo "$(CURDIR)/.tools/java")
 export JAVA_HOME PYTHON
+PROCESSES ?= 2
 
 # uv trusts its own list of authorities; one that a company has added is only in the system's.
 ifneq ($(wildcard /etc/ssl/certs/ca-certificates.crt /etc/ssl/cert.pem /etc/pki/tls/certs/ca-bundle.crt),)
@@ -31,8 +32,8 @@ setup: $(JAVA_READY) ## Prepare everything: Python packages in .venv, and Java
 demo: $(JAVA_READY) ## Run the demo on a local Spark
 	@$(BIN)/python -m floodmark.spark.demo
 
-test: $(JAVA_READY) ## Run all tests, in two processes
-	@$(BIN)/pytest -q -n 2 --dist worksteal
+test: $(JAVA_READY) ## Run all tests, in two processes (PROCESSES=0 for one)
+	@$(BIN)/pytest -q -n $(PROCESSES) --dist worksteal
 
 test-fast: $(PYTHON_READY) ## Run the tests that need no JVM
 	@$(BIN)/pytest -q -m "not spark"

@@ -12,7 +12,7 @@ from floodmark.extract import Part
 from floodmark.landing import Destination, Merge, Merged, Staged, written
 from floodmark.spark._cell_jobs import together
 from floodmark.spark._merge import merging
-from floodmark.spark._packed_rows import batches_in, cell_of
+from floodmark.spark._packed_rows import batches_in, brought, cell_of
 from floodmark.spark._task_results import RESULT, packed_result, tried
 
 
@@ -49,7 +49,7 @@ def frame_batches(frame: DataFrame) -> Iterator[pa.RecordBatch]:
 
 
 def _received(cells: DataFrame) -> Iterator[pa.RecordBatch]:
-    for (result,) in cells.toLocalIterator(prefetchPartitions=True):
+    for (result,) in brought(cells):
         found, error = pickle.loads(result)
         if error is not None:
             raise error

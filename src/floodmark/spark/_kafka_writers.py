@@ -35,7 +35,7 @@ from floodmark.sinks import (
 from floodmark.sinks._failpoints import Failpoint, go_on
 from floodmark.sinks._gate import Cut, misaligned
 from floodmark.spark._batch_sink import WriterOver
-from floodmark.spark._packed_rows import packed, pieces_of, rows_of, unpacked
+from floodmark.spark._packed_rows import brought, packed, pieces_of, rows_of, unpacked
 from floodmark.spark._sink_batches import known_times, newest_ts, rows_after
 from floodmark.spark._sink_rows import RowForm
 
@@ -85,7 +85,7 @@ class AtomicWriter(WriterOver[Sink[Iterable[Sequence[OutRow]]]]):
         after = rows_after(decision, batch, spec.form, self._bindings)
         told = known_times(spec.form, batch, self.progress)
         records = spec.form.records(df, newest_ts(batch), after=after, ordered=ordered, told=told)
-        return unpacked(packed(records).toLocalIterator(prefetchPartitions=True))
+        return unpacked(brought(packed(records)))
 
     def _split(self, batch: Batch) -> Callable[[int], Step] | None:
         """Return at which place a timestamp ends, if transactions may end there."""

@@ -9,12 +9,34 @@ from pyspark.sql import DataFrame
 from floodmark.sinks import OutRow
 
 _CELL: Final = "records BINARY"
+_EXECUTION: Final = "spark.sql.execution.id"
 _ROWS: Final = 20_000
 
 
 def packed(records: DataFrame) -> DataFrame:
     """Return records in cells, in their order."""
     return records.mapInArrow(_pack, _CELL)
+
+
+def brought(cells: DataFrame) -> Iterator[Any]:
+    """Bring cells to the driver, a partition after the other.
+
+    Spark 4.3 keeps what each job of an execution has brought until the execution ends, and that of jobs which begin
+    later for ever. It does not where the jobs belong to none.
+    """
+    from pyspark.sql.classic.dataframe import DataFrame as OfThisProcess
+
+    if not isinstance(cells, OfThisProcess):
+        # Through Spark Connect, rows come in another way.
+        return cells.toLocalIterator(prefetchPartitions=True)
+    context, jobs = cells.sparkSession.sparkContext, cells.rdd
+    execution = context.getLocalProperty(_EXECUTION)
+    # The thread that runs the jobs is started here, and takes over what is set now.
+    context.setLocalProperty(_EXECUTION, None)  # type: ignore[arg-type]
+    try:
+        return jobs.toLocalIterator(prefetchPartitions=True)
+    finally:
+        context.setLocalProperty(_EXECUTION, execution)  # type: ignore[arg-type]
 
 
 def unpacked(cells: Iterable[Any]) -> Iterator[list[OutRow]]:
@@ -42,9 +64,12 @@ def pieces_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def cell_of(batch: pa.RecordBatch) -> bytes:
-    """Return a batch as one cell."""
+    """Return a batch as one cell.
+
+    On its way it is copied several times, and by the JVM as text: the fewer bytes, the better.
+    """
     stream = pa.BufferOutputStream()
-    with pa.ipc.new_stream(stream, batch.schema) as writer:
+    with pa.ipc.new_stream(stream, batch.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
         writer.write_batch(batch)
     return bytes(stream.getvalue().to_pybytes())
 

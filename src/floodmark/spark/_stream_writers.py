@@ -27,7 +27,7 @@ from floodmark.sinks import (
 from floodmark.sinks._failpoints import Failpoint, go_on
 from floodmark.spark._batch_sink import WriterOver
 from floodmark.spark._columns import EVENT_TIME, column_of, quoted
-from floodmark.spark._packed_rows import batches_in, packed
+from floodmark.spark._packed_rows import batches_in, brought, packed
 from floodmark.spark._row_refusals import DIFF, as_often_as_told, unless_early
 from floodmark.spark._sink_batches import known_times, rows_after
 from floodmark.spark._sink_rows import TS, RowForm, is_data
@@ -127,7 +127,7 @@ class StreamWriter(WriterOver[Sink[Iterable[KeyedRows]]]):
         after = rows_after(decision, batch, spec.form, self._bindings)
         told = known_times(spec.form, batch, self.progress)
         rows = arranged(df, spec, after=after, told=told)
-        return _keyed(packed(rows).toLocalIterator(prefetchPartitions=True))
+        return _keyed(brought(packed(rows)))
 
 
 def arranged(df: DataFrame, spec: StreamSpec, *, after: int | None, told: Mapping[str, int]) -> DataFrame:
