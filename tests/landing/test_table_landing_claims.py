@@ -1,6 +1,5 @@
 """Which run may land in a table, and what becomes of what was landed and could not be recorded."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,9 +44,8 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def home(tmp_path: Path, clock: ManualClock) -> Iterator[Home]:
-    with Home.open(tmp_path / "home", clock=clock.now) as opened:
-        yield opened
+def home(sqlite_home: Home) -> Home:
+    return sqlite_home
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """What keeps the rows of a table from being lost or doubled, each rule with the order of events that breaks it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from threading import Barrier, Thread
@@ -46,9 +46,8 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def home(tmp_path: Path, clock: ManualClock) -> Iterator[Home]:
-    with Home.open(tmp_path / "home", clock=clock.now) as opened:
-        yield opened
+def home(sqlite_home: Home) -> Home:
+    return sqlite_home
 
 
 @pytest.fixture
