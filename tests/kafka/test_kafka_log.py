@@ -67,6 +67,20 @@ def test_a_commit_is_brought_to_its_end_once_whoever_died_over_it(opening: Opene
     assert stream.why().writers[0].time == 5
 
 
+@pytest.mark.parametrize("place", ["commit: asked", "commit: begun", "commit: sent", "commit: committed"])
+def test_a_commit_that_another_has_brought_to_its_end_meanwhile_is_not_done_again(opening: Opener, place: str) -> None:
+    """Who was slow finds that the other is done, or is fenced; what was kept of the transaction is gone by then."""
+    hook, other = Hook(), opening()
+    stream = opening(hook).create_stream("s", segments=2)
+    transaction = stream.transactional_writer("w").begin()
+    transaction.write_batch(list(range(20)), key=[f"key-{number}" for number in range(20)])
+    hook.at(place, lambda: other.local.tend_topics(range(32)))
+    result = transaction.commit(time=5)
+    assert sorted(numbers_in(stream)) == list(range(20))
+    assert (result.outcome is not None and result.outcome.value) == "accepted"
+    assert stream.why().writers[0].time == 5
+
+
 def test_a_commit_that_is_hidden_by_another_transaction_is_not_taken_for_none(
     opening: Opener, broker: KafkaBroker
 ) -> None:

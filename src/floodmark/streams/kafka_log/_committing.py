@@ -1,7 +1,7 @@
 """Committing: the events of a transaction, kept in the home until then, go to Kafka in one transaction of Kafka's.
 
 Whoever commits first fences: Kafka lets no older attempt at the same transaction go on. Then it looks whether such an
-attempt has come to its end, and only then writes. So it does not matter who begins and who dies.
+attempt has come to its end, and only then writes. So it does not matter who begins, who dies, and who is slow.
 """
 
 import threading
@@ -14,11 +14,14 @@ import numpy as np
 from confluent_kafka import KafkaError, KafkaException
 
 from floodmark.control import Home
+from floodmark.control._json import from_json
 from floodmark.errors import FloodmarkError
 from floodmark.kafka import Fenced, KafkaSettings, TransactionalProducer
 from floodmark.kafka._failures import learn_partitions
 from floodmark.streams._catalog import Catalog, StreamInfo, check_not_sealed
 from floodmark.streams._events import Events
+from floodmark.streams._positions import load_position
+from floodmark.streams._transaction_rows import find
 from floodmark.streams.kafka_log._connections import Connection, Connections
 from floodmark.streams.kafka_log._records import TRANSACTION, keys_and_values, transaction_of
 from floodmark.streams.kafka_log._sealing import Reached, Sealing
@@ -95,17 +98,20 @@ class Committing:
     def _found(self, connection: Connection, topic: str, stream: StreamInfo, transaction: str) -> dict[int, int]:
         """Return how far an earlier attempt has filled the segments, if it came to its end; nothing if there was none.
 
-        Before the first attempt it is written down where its records would lie.
+        Before the first attempt it is written down where its records would lie. Whoever has written that the
+        transaction is committed has forgotten this: so both are looked up in one step.
         """
         segments = [segment.id for segment in self._catalog.refresh(stream).layout.segments]
         name = f"{TRANSACTION}/{transaction}"
-        with self._home.read() as reading:
-            sent = read_sent(reading, stream, name)
         ends = connection.cluster.ends(topic, segments, committed=False)
-        if sent is None:
-            with self._home.write() as writing:
+        with self._home.write() as writing:
+            position = find(writing, stream, transaction, lock=True).position
+            if position is not None:
+                return dict(load_position(from_json(position)))
+            sent = read_sent(writing, stream, name)
+            if sent is None:
                 write_sent(writing, stream, name, Sent(ends, 0))
-            return {}
+                return {}
         found: dict[int, int] = {}
         for segment, end in ends.items():
             start = sent.position.get(segment, 0)
