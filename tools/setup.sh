@@ -68,10 +68,12 @@ setup_python() {
     # The copy tells which lock .venv was made from, so that an edit of pyproject.toml alone needs no network.
     if ! cmp -s requirements.lock .venv/requirements.lock; then
         say "installing the locked packages into .venv"
-        "$uv" pip sync --quiet --python .venv/bin/python --require-hashes requirements.lock
+        # Compiled now: Spark starts many a process, and where Python may not write they would all compile again.
+        "$uv" pip sync --quiet --compile-bytecode --python .venv/bin/python --require-hashes requirements.lock
         cp requirements.lock .venv/requirements.lock
     fi
     "$uv" pip install --quiet --python .venv/bin/python --no-deps --no-build-isolation --editable .
+    .venv/bin/python -m compileall -q src
 }
 
 java_fits() {

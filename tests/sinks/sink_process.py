@@ -9,15 +9,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
+
+import pyarrow as pa
 
 from floodmark.bindings import Bindings, Limits, SourceOffset, next_offset
 from floodmark.control import Home
 from floodmark.errors import FloodmarkError
 from floodmark.kafka import KafkaSettings
 from floodmark.sinks import Batch, KafkaTarget, OutRow, Sink, Step, TargetOptions
+from floodmark.sinks._out_rows import OutRows, RowColumns
 
 ROWS = 10
 BATCHES = 4
@@ -41,6 +45,8 @@ class Job:
     query_id: str = "q1"
     stateful: bool = False
     on_missing_bindings: str = "error"
+    is_bulk: bool = False
+    """Whether rows are written without headers, many at a time."""
 
 
 class Stopped(Exception):
@@ -72,6 +78,13 @@ def rows_of(start: SourceOffset, end: SourceOffset) -> Iterable[list[OutRow]]:
         yield [(b"k%d" % (row % 3), b"%d" % row, end.ts or 0, None, None) for row in range(number, number + 5)]
 
 
+def given(start: SourceOffset, end: SourceOffset, is_bulk: bool) -> Iterable[OutRows]:
+    """Return the rows of a batch as they are, or as columns."""
+    for rows in rows_of(start, end):
+        keys, values, ts, _, _ = zip(*rows, strict=True)
+        yield RowColumns(pa.array(keys), pa.array(values), pa.array(ts)) if is_bulk else rows
+
+
 def run(job: Job) -> None:
     """Go through batches from where the checkpoint is."""
     checkpoint = Path(job.home) / f"{job.query_id}.checkpoint"
@@ -92,7 +105,8 @@ def run(job: Job) -> None:
         for current in range(done, min(job.until, len(places) - 1)):
             start, end = places[current], places[current + 1]
             batch = Batch.of(job.query_id, {"S": (start, end)}, is_stateful=job.stateful)
-            sink.write(batch, lambda _, start=start, end=end: rows_of(start, end), watermarks=end.watermarks)  # type: ignore[misc]
+            rows = partial(given, start, end, job.is_bulk)
+            sink.write(batch, lambda _, rows=rows: rows(), watermarks=end.watermarks)  # type: ignore[misc]
             reached(BEFORE_COMMIT_LOG)
             # Whoever kills it finds a whole file.
             written = checkpoint.with_suffix(".new")
@@ -101,11 +115,13 @@ def run(job: Job) -> None:
         sink.close()
 
 
-def make_sink(job: Job, home: Home, reached: Callable[[str], None]) -> Sink[Iterable[Sequence[OutRow]]]:
+def make_sink(job: Job, home: Home, reached: Callable[[str], None]) -> Sink[Iterable[OutRows]]:
     options = TargetOptions(
         version=job.version,
         partitions=2,
         timeout=job.timeout,
+        stamp=not job.is_bulk,
+        headers=not job.is_bulk,
         on_missing_bindings=job.on_missing_bindings,  # type: ignore[arg-type]
     )
     target = KafkaTarget(KafkaSettings.of(job.servers), job.topic, "K", options, failpoint=reached)

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from floodmark.bindings import Bindings, SourceOffset
@@ -43,12 +44,13 @@ from floodmark.sinks import (
     Write,
     partition_of,
 )
+from floodmark.sinks._out_rows import OutRows, RowColumns
 from floodmark.sinks._producer import SinkProducer
 from floodmark.sinks._progress_topic import ProgressTopic
 from floodmark.testing import KafkaBroker
 from kafka_homes import Hook, foreign_producer
 from sink_places import START, Spot, batch, place
-from sink_process import Job, bind, chain, rows_of, run
+from sink_process import Job, bind, chain, given, run
 from sink_topics import Topics
 
 FAST = TargetOptions(partitions=2, timeout=10.0)
@@ -229,27 +231,33 @@ def test_the_older_of_two_processes_is_fenced_for_good(opened: Any, topics: Topi
     topics.check(20)
 
 
-def test_a_producer_that_is_fenced_says_so_whatever_is_asked_of_it(topics: Topics) -> None:
+@pytest.mark.parametrize("bulk", [False, True])
+def test_a_producer_that_is_fenced_says_so_whatever_is_asked_of_it(topics: Topics, bulk: bool) -> None:
     topics.cluster.create_topic(topics.topic, 1, {})
 
     def make() -> SinkProducer:
-        return SinkProducer(topics.settings, f"id-{topics.topic}", "K", timeout=10.0, linger=0.0)
+        return SinkProducer(topics.settings, f"id-{topics.topic}", "K", timeout=10.0, linger=0.0, bulk=bulk)
 
     older = make()
     older.begin()
-    older.send(topics.topic, rows(0, 5, 1)[0])
+
+    def send(first: int) -> None:
+        texts = pa.array([b"%d" % number for number in range(first, first + 5)])
+        older.send(topics.topic, RowColumns(texts, texts, pa.array([1] * 5)), stamp=not bulk)
+
+    send(0)
     older.flush()
     make()
 
     def go_on() -> None:
         # Kafka may say so before the last of them is sent.
-        older.send(topics.topic, rows(5, 10, 1)[0])
+        send(5)
         older.flush()
 
     with pytest.raises(SinkFenced):
         go_on()
     refused: list[Callable[[], Any]] = [
-        lambda: older.send(topics.topic, rows(5, 10, 1)[0]),
+        lambda: send(5),
         lambda: older.put(topics.topic, b"v", b"k", 0),
         older.commit,
         older.abort,
@@ -444,32 +452,32 @@ def test_options_that_make_no_sense_are_refused(option: str) -> None:
 # With a broker of its own.
 
 
+@pytest.mark.parametrize("is_bulk", [False, True])
 @pytest.mark.parametrize("where", ["sink: some rows sent", "sink: progress flushed"])
 def test_a_broker_that_is_killed_within_a_transaction_costs_an_error_and_no_row(
-    tmp_path: Path, topic_name: str, where: str
+    tmp_path: Path, topic_name: str, where: str, is_bulk: bool
 ) -> None:
     """Scenario 26."""
     place_ = str(tmp_path / "home")
     with Home.open(place_) as home, KafkaBroker() as broker:
         bind(home)
-        job = Job(broker.servers, place_, topic_name, until=2, timeout=4.0)
+        job = Job(broker.servers, place_, topic_name, until=2, timeout=4.0, is_bulk=is_bulk)
         run(job)
         hook = Hook()
-        target = KafkaTarget(
-            KafkaSettings.of(broker.url), topic_name, "K", TargetOptions(partitions=2, timeout=4.0), failpoint=hook
-        )
+        options = TargetOptions(partitions=2, timeout=4.0, stamp=not is_bulk, headers=not is_bulk)
+        target = KafkaTarget(KafkaSettings.of(broker.url), topic_name, "K", options, failpoint=hook)
         sink = Sink(home, target)
         sink.start()
         places = chain(home)
         failed = 0
         hook.at(where, broker.kill)
         for number in (2, 3):
-            given = Batch.of("q1", {"S": (places[number], places[number + 1])}, is_stateful=False)
+            now = Batch.of("q1", {"S": (places[number], places[number + 1])}, is_stateful=False)
             end = places[number + 1]
             for _ in range(5):
                 try:
-                    pieces = partial(rows_of, places[number], end)
-                    sink.write(given, lambda _, pieces=pieces: pieces(), watermarks=end.watermarks)  # type: ignore[misc]
+                    pieces = partial(given, places[number], end, is_bulk)
+                    sink.write(now, lambda _, pieces=pieces: pieces(), watermarks=end.watermarks)  # type: ignore[misc]
                     break
                 except FloodmarkError:
                     failed += 1
@@ -482,15 +490,20 @@ def test_a_broker_that_is_killed_within_a_transaction_costs_an_error_and_no_row(
         sink.close()
 
 
-def test_a_million_rows_go_through_one_transaction_in_little_memory(opened: Any, topics: Topics) -> None:
+@pytest.mark.parametrize("is_bulk", [False, True])
+def test_a_million_rows_go_through_one_transaction_in_little_memory(opened: Any, topics: Topics, is_bulk: bool) -> None:
     """Scenario 38."""
-    target = opened(replace(FAST, timeout=60.0))
+    target = opened(replace(FAST, timeout=60.0, stamp=not is_bulk, headers=not is_bulk))
     target.start(everything)
     value = b"x" * 100
 
-    def pieces() -> Iterator[list[OutRow]]:
+    def pieces() -> Iterator[OutRows]:
         for first in range(0, 1_000_000, 10_000):
-            yield [(b"%d" % number, value, 1, None, None) for number in range(first, first + 10_000)]
+            keys = [b"%d" % number for number in range(first, first + 10_000)]
+            if is_bulk:
+                yield RowColumns(pa.array(keys), pa.array([value] * 10_000), pa.array([1] * 10_000))
+            else:
+                yield [(key, value, 1, None, None) for key in keys]
 
     before = _resident()
     progress = target.write(pieces(), one(START, (1, 1_000_000)))

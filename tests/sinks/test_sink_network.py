@@ -24,14 +24,14 @@ def network() -> Iterator[Network]:
         yield found
 
 
-@pytest.fixture
-def job(network: Network, topic_name: str, tmp_path: Path) -> Iterator[Job]:
+@pytest.fixture(params=["rows", "bulk"])
+def job(request: pytest.FixtureRequest, network: Network, topic_name: str, tmp_path: Path) -> Iterator[Job]:
     broker, between = network
     between.go_on()
     place = str(tmp_path / "home")
     with Home.open(place) as home:
         bind(home)
-    yield Job(broker.servers, place, topic_name)
+    yield Job(broker.servers, place, topic_name, is_bulk=request.param == "bulk")
     between.go_on()
 
 

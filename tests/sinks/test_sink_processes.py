@@ -17,12 +17,12 @@ from sink_process import BEFORE_COMMIT_LOG, Job, bind, finish, run, start
 from sink_topics import Topics
 
 
-@pytest.fixture
-def job(broker: KafkaBroker, topic_name: str, tmp_path: Path) -> Job:
+@pytest.fixture(params=["rows", "bulk"])
+def job(request: pytest.FixtureRequest, broker: KafkaBroker, topic_name: str, tmp_path: Path) -> Job:
     place = str(tmp_path / "home")
     with Home.open(place) as home:
         bind(home)
-    return Job(broker.servers, place, topic_name)
+    return Job(broker.servers, place, topic_name, is_bulk=request.param == "bulk")
 
 
 def but(job: Job, **changes: object) -> Job:

@@ -48,7 +48,7 @@ def test_records_come_as_they_are_and_in_their_order(spark: SparkSession) -> Non
     rows = spark.range(50_000, numPartitions=3).selectExpr(
         "CAST(CAST(id AS STRING) AS BINARY) AS key", "unhex(hex(id * 7919)) AS value", "id AS ts"
     )
-    found = [row for piece in unpacked(brought(packed(rows))) for row in piece]
+    found = [row for piece in unpacked(brought(packed(rows))) for row in piece.rows()]
     assert [int(row[0] or b"") for row in found] == list(range(50_000))
     assert [int.from_bytes(row[1] or b"", "big") for row in found] == [number * 7919 for number in range(50_000)]
     assert [row[2] for row in found] == list(range(50_000))

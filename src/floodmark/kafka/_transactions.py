@@ -5,8 +5,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Producer
+from numpy.typing import NDArray
 
+from floodmark.kafka._bulk_client import BulkClient
 from floodmark.kafka._failures import LastError, failure, new_client
 from floodmark.kafka._settings import MOST_BYTES, KafkaSettings
 
@@ -47,8 +50,12 @@ class TransactionalProducer:
         *,
         timeout: float = 60.0,
         options: Mapping[str, Any] | None = None,
+        bulk: bool = False,
     ) -> None:
-        """Fence, and wait until the outcome of every transaction before is known. The timeout is in seconds."""
+        """Fence, and wait until the outcome of every transaction before is known. The timeout is in seconds.
+
+        In bulk, if that is possible here, it takes many records at a time, and none with headers.
+        """
         self._settings = settings
         self._timeout = timeout
         self._said = LastError()
@@ -60,11 +67,14 @@ class TransactionalProducer:
             "error_cb": self._said,
             "logger": _QUIET,
         }
-        self._client = new_client(Producer, {**settings.client(), **(options or {}), **own}, settings)
+        kind: Callable[[dict[str, Any]], Producer | BulkClient] = (
+            BulkClient if bulk and BulkClient.is_there() else Producer
+        )
+        self._client = new_client(kind, {**settings.client(), **(options or {}), **own}, settings)
         self._until_done("fencing those before", self._client.init_transactions, max(timeout, _FENCE_SECONDS))
 
     @property
-    def client(self) -> Producer:
+    def client(self) -> Producer | BulkClient:
         """The client itself."""
         return self._client
 
@@ -104,6 +114,22 @@ class TransactionalProducer:
                     raise self.failure(KafkaError(KafkaError._TIMED_OUT), f"writing to {topic}") from None
             except KafkaException as error:
                 raise self.failure(error.args[0], f"writing to {topic}") from error
+
+    def put_columns(self, topic: str, keys: pa.Array, values: pa.Array, partitions: NDArray[Any] | None) -> None:
+        """Put many records into the transaction, if they are taken in bulk. It waits while the queue is full."""
+        client = self._client
+        assert isinstance(client, BulkClient)
+        give_up = time.monotonic() + self._timeout
+
+        def wait() -> None:
+            if time.monotonic() > give_up:
+                raise self.failure(KafkaError(KafkaError._TIMED_OUT), f"writing to {topic}")
+            self.poll(_FULL_SECONDS, topic)
+
+        try:
+            client.produce_columns(topic, keys, values, partitions, wait)
+        except KafkaException as error:
+            raise self.failure(error.args[0], f"writing to {topic}") from error
 
     def poll(self, seconds: float, topic: str) -> None:
         """Let the client say what has arrived."""

@@ -5,7 +5,7 @@ have written a batch, the driver closes it with a record of its own, which also 
 appear group by group.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from floodmark.bindings import Place, Stop
@@ -15,7 +15,7 @@ from floodmark.sinks._failpoints import Failpoint, go_on
 from floodmark.sinks._gate import Batch, Cut, Drop, Write, WriteFrom, cuts, decide, misaligned
 from floodmark.sinks._kafka_target import KafkaTarget
 from floodmark.sinks._order import is_at_most
-from floodmark.sinks._out_rows import OutRow
+from floodmark.sinks._out_rows import OutRows, RowColumns
 from floodmark.sinks._progress import GroupLayout, Progress
 from floodmark.sinks._row_groups import GroupsStart, check_layout, decide_groups, group_name, group_of
 from floodmark.sinks._sinks import Mode
@@ -47,7 +47,7 @@ class GroupWriter:
 
     def write(
         self,
-        rows: Callable[[Write | WriteFrom], Iterable[Sequence[OutRow]]],
+        rows: Callable[[Write | WriteFrom], Iterable[OutRows]],
         batch: Batch,
         *,
         failpoint: Failpoint = go_on,
@@ -223,9 +223,9 @@ class GroupedTarget:
         return {names[name]: one for name, one in fenced.items() if one.topic_id == closed.topic_id}
 
 
-def _checked(rows: Iterable[Sequence[OutRow]], group: int, layout: GroupLayout) -> Iterator[Sequence[OutRow]]:
+def _checked(rows: Iterable[OutRows], group: int, layout: GroupLayout) -> Iterator[OutRows]:
     for piece in rows:
-        for partition in {row[3] for row in piece}:
+        for partition in _partitions_of(piece):
             if partition is None or not 0 <= partition < layout.partitions or group_of(partition, layout) != group:
                 raise SinkBatchInvalid(
                     f"A row for partition {partition} came to group {group} of {layout.groups}.",
@@ -235,3 +235,9 @@ def _checked(rows: Iterable[Sequence[OutRow]], group: int, layout: GroupLayout) 
                     group=group,
                 )
         yield piece
+
+
+def _partitions_of(piece: OutRows) -> set[int | None]:
+    if not isinstance(piece, RowColumns):
+        return {row[3] for row in piece}
+    return {None} if piece.partitions is None else set(piece.partitions.unique().to_pylist())

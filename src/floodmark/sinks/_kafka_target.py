@@ -5,7 +5,7 @@ reads the record, and drops the batch. There is no third case.
 """
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
@@ -29,7 +29,7 @@ from floodmark.sinks._failpoints import (
 )
 from floodmark.sinks._gate import Batch, Drop, Write, WriteFrom
 from floodmark.sinks._next_record import first_progress, progress_after
-from floodmark.sinks._out_rows import OutRow
+from floodmark.sinks._out_rows import OutRows
 from floodmark.sinks._pieces import Sent, pieces, size_of
 from floodmark.sinks._producer import SinkProducer, transactional_id
 from floodmark.sinks._progress import GroupLayout, Progress, SinkMark, check_sink_name
@@ -156,7 +156,7 @@ class KafkaTarget:
 
     def write(
         self,
-        rows: Iterable[Sequence[OutRow]],
+        rows: Iterable[OutRows],
         batch: Batch,
         decision: Write | WriteFrom | Drop = Write(),  # noqa: B008
         *,
@@ -204,7 +204,7 @@ class KafkaTarget:
     def _write(
         self,
         producer: SinkProducer,
-        rows: Iterable[Sequence[OutRow]],
+        rows: Iterable[OutRows],
         batch: Batch,
         decision: Write | WriteFrom | Drop,
         watermarks: Mapping[str, int],
@@ -318,7 +318,9 @@ class KafkaTarget:
 
     def _new_producer(self, name: str) -> SinkProducer:
         id_ = transactional_id(self.progress_topic, name)
-        return SinkProducer(self.settings, id_, name, timeout=self.options.timeout, linger=self.options.linger)
+        options = self.options
+        bulk = not (options.stamp or options.headers)
+        return SinkProducer(self.settings, id_, name, timeout=options.timeout, linger=options.linger, bulk=bulk)
 
     def _decide(self, progress: Progress | None, bounds: BoundsOf) -> Start:
         topic = topic_in_use(self._wanted_topic, self.sink, progress)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from floodmark.errors import SinkBatchInvalid
-from floodmark.sinks._out_rows import OutRow
+from floodmark.sinks._out_rows import OutRow, OutRows, RowColumns
 from floodmark.sinks._target_options import Step, TargetOptions
 
 
@@ -21,12 +21,12 @@ class Sent:
 
 
 def pieces(
-    rows: Iterable[Sequence[OutRow]], split: Callable[[int], Step] | None, options: TargetOptions, done: Sent
-) -> Iterator[tuple[Sequence[OutRow], Step | None]]:
+    rows: Iterable[OutRows], split: Callable[[int], Step] | None, options: TargetOptions, done: Sent
+) -> Iterator[tuple[OutRows, Step | None]]:
     """Return pieces of rows, and after those with which a transaction ends the step at which it does."""
     if split is None or (options.max_rows is None and options.max_bytes is None):
         for piece in rows:
-            if piece:
+            if len(piece):
                 yield piece, None
         return
     last: int | None = None
@@ -51,18 +51,21 @@ def pieces(
         yield held, None
 
 
-def size_of(rows: Iterable[OutRow]) -> int:
+def size_of(rows: OutRows) -> int:
     """Return the bytes of rows.
 
     >>> size_of([(b"key", b"value", 1, None, None), (None, b"!", 1, None, None)])
     9
     """
+    if isinstance(rows, RowColumns):
+        return rows.size
     return sum(len(row[0] or b"") + len(row[1] or b"") for row in rows)
 
 
-def _runs(rows: Iterable[Sequence[OutRow]]) -> Iterator[Sequence[OutRow]]:
+def _runs(rows: Iterable[OutRows]) -> Iterator[Sequence[OutRow]]:
     """Return rows in runs of one timestamp; one that goes over several pieces is several runs."""
-    for piece in rows:
+    for some in rows:
+        piece = some.rows() if isinstance(some, RowColumns) else some
         first = 0
         for place in range(1, len(piece) + 1):
             if place == len(piece) or piece[place][2] != piece[first][2]:

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from confluent_kafka import KafkaError, KafkaException
 
 from floodmark.kafka import Fenced, KafkaSettings, TransactionalProducer
-from floodmark.sinks._out_rows import TS_HEADER, OutRow
+from floodmark.kafka._bulk_client import BulkClient
+from floodmark.sinks._out_rows import TS_HEADER, OutRow, OutRows, RowColumns
 from floodmark.sinks._sink_errors import fenced_off
 
 
@@ -13,9 +14,16 @@ class SinkProducer(TransactionalProducer):
     """Writes the rows of a sink."""
 
     def __init__(
-        self, settings: KafkaSettings, transactional_id: str, sink: str, *, timeout: float, linger: float
+        self,
+        settings: KafkaSettings,
+        transactional_id: str,
+        sink: str,
+        *,
+        timeout: float,
+        linger: float,
+        bulk: bool = False,
     ) -> None:
-        """Fence, and wait until the outcome of every transaction before is known."""
+        """Fence, and wait until the outcome of every transaction before is known. In bulk rows have no headers."""
         self._sink = sink
         options = {
             # As Kafka's other clients do it, and so that the same key goes to the same place today and tomorrow.
@@ -25,13 +33,28 @@ class SinkProducer(TransactionalProducer):
             "queue.buffering.max.kbytes": 128 * 1_024,
             "linger.ms": round(linger * 1_000),
         }
-        super().__init__(settings, transactional_id, timeout=timeout, options=options)
+        super().__init__(settings, transactional_id, timeout=timeout, options=options, bulk=bulk)
 
-    def send(self, topic: str, rows: Sequence[OutRow], *, stamp: bool = True) -> None:
+    def send(self, topic: str, rows: OutRows, *, stamp: bool = True) -> None:
         """Put rows into the transaction, with their timestamps unless told otherwise. It waits while the queue is full.
 
         A header takes longer than all the rest of a small row.
         """
+        if not isinstance(rows, RowColumns):
+            self._send_rows(topic, rows, stamp=stamp)
+        elif isinstance(self.client, BulkClient):
+            self._send_columns(topic, rows)
+        else:
+            self._send_rows(topic, rows.rows(), stamp=stamp)
+        self.poll(0, topic)
+
+    def _send_columns(self, topic: str, columns: RowColumns) -> None:
+        assert columns.headers is None, "there are none in bulk"
+        partitions = columns.partitions
+        places = None if partitions is None else partitions.fill_null(-1).to_numpy()
+        self.put_columns(topic, columns.keys, columns.values, places)
+
+    def _send_rows(self, topic: str, rows: Sequence[OutRow], *, stamp: bool) -> None:
         produce = self.client.produce
         last: int | None = None
         stamped: list[tuple[str, bytes | None]] = []
@@ -51,7 +74,6 @@ class SinkProducer(TransactionalProducer):
                 self.put(topic, value, key, -1 if partition is None else partition, full)
             except KafkaException as error:
                 raise self.failure(error.args[0], f"writing to {topic}") from error
-        self.poll(0, topic)
 
     def failure(self, error: KafkaError, doing: str) -> Exception:
         """Return the error for what went wrong."""

@@ -22,6 +22,8 @@ class TargetOptions:
     """Whether `<topic>.marks` tells how far time has come. One sink tells that of a topic."""
     stamp: bool = True
     """Whether each row has its timestamp in a header."""
+    headers: bool = True
+    """Whether rows may have headers. Without them, and without timestamps in them, rows are written much faster."""
     append: bool = False
     """Whether the sink may begin in a topic that has records."""
     on_missing_bindings: OnMissingBindings = "error"

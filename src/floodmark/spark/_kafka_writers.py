@@ -24,7 +24,6 @@ from floodmark.sinks import (
     GroupWriter,
     KafkaTarget,
     Outcome,
-    OutRow,
     Sink,
     Start,
     Step,
@@ -34,8 +33,9 @@ from floodmark.sinks import (
 )
 from floodmark.sinks._failpoints import Failpoint, go_on
 from floodmark.sinks._gate import Cut, misaligned
+from floodmark.sinks._out_rows import OutRows, RowColumns
 from floodmark.spark._batch_sink import WriterOver
-from floodmark.spark._packed_rows import brought, packed, pieces_of, rows_of, unpacked
+from floodmark.spark._packed_rows import brought, packed, packed_by_group, records_in, unpacked
 from floodmark.spark._sink_batches import known_times, newest_ts, rows_after
 from floodmark.spark._sink_rows import RowForm
 
@@ -62,7 +62,7 @@ class KafkaSpec:
         return AtomicWriter(home, self) if self.groups is None else ParallelWriter(home, self, self.groups)
 
 
-class AtomicWriter(WriterOver[Sink[Iterable[Sequence[OutRow]]]]):
+class AtomicWriter(WriterOver[Sink[Iterable[OutRows]]]):
     """Brings all rows to the driver, which writes a batch in one transaction."""
 
     def __init__(self, home: Home, spec: KafkaSpec) -> None:
@@ -78,9 +78,7 @@ class AtomicWriter(WriterOver[Sink[Iterable[Sequence[OutRow]]]]):
         rows = partial(self._rows, df, batch, ordered=split is not None)
         return self._sink.write(batch, rows, watermarks=watermarks, split=split)
 
-    def _rows(
-        self, df: DataFrame, batch: Batch, decision: Write | WriteFrom, *, ordered: bool
-    ) -> Iterator[Sequence[OutRow]]:
+    def _rows(self, df: DataFrame, batch: Batch, decision: Write | WriteFrom, *, ordered: bool) -> Iterator[RowColumns]:
         spec = self._spec
         after = rows_after(decision, batch, spec.form, self._bindings)
         told = known_times(spec.form, batch, self.progress)
@@ -126,10 +124,9 @@ class ParallelWriter(WriterOver[GroupedSink]):
         # All that could be refused is, before the rows come to their groups.
         records = spec.form.records(df, newest_ts(batch), told=told)
         partition = F.pmod(F.hash(F.coalesce("key", "value")), F.lit(layout.partitions))
-        placed = records.withColumn("partition", partition)
-        grouped = placed.repartitionById(layout.groups, F.pmod("partition", F.lit(layout.groups)))
+        cells = packed_by_group(records.withColumn("partition", partition), layout.groups)
         write = partial(_write_group, list(writers), batch, spec.failpoint)
-        found = grouped.mapInArrow(write, _RESULT).collect()
+        found = cells.mapInArrow(write, _RESULT).collect()
         return [GroupResult(row.of_group, load_place(json.loads(row.ends)), row.written, row.total) for row in found]
 
 
@@ -137,18 +134,17 @@ def _write_group(
     writers: Sequence[GroupWriter],
     batch: Batch,
     failpoint: Failpoint,
-    records: Iterable[pa.RecordBatch],
+    cells: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     """As a task, write the rows of the group that it has been given, also if there are none."""
     context = TaskContext.get()
     assert context is not None
     writer = writers[context.partitionId()]
 
-    def rows(decision: Write | WriteFrom) -> Iterator[Sequence[OutRow]]:
+    def rows(decision: Write | WriteFrom) -> Iterator[RowColumns]:
         if isinstance(decision, WriteFrom):
             raise misaligned(Cut((Stop(decision.after, in_one=False),)), batch)
-        for piece in pieces_of(records):
-            yield rows_of(piece, piece["partition"].to_pylist())
+        return records_in(cells)
 
     done = writer.write(rows, batch, failpoint=failpoint)
     ends = json.dumps(save_place(done.ends))

@@ -164,6 +164,7 @@ def _kafka(to: str, sink: str, form: RowForm, options: SinkOptions) -> SinkSpec:
         progress_topic=options.progress_topic,
         marks=bool(form.times),
         stamp=form.has_ts,
+        headers=form.has_headers,
         append=options.append,
         on_missing_bindings=options.on_missing_bindings,
         timeout=options.timeout / 1e6,

@@ -21,10 +21,11 @@ from floodmark.sinks import Batch, Outcome, OutRow, Sink, Sinks, Write, WriteFro
 from floodmark.sinks._closing_target import ClosingOptions, ClosingTarget, Run
 from floodmark.sinks._closings import Part
 from floodmark.sinks._failpoints import SOME_ROWS_SENT, Failpoint, go_on
+from floodmark.sinks._out_rows import RowColumns
 from floodmark.sinks._plain_producer import PlainProducer
 from floodmark.sinks._topic_log import TopicLog
 from floodmark.spark._batch_sink import WriterOver
-from floodmark.spark._packed_rows import pieces_of, rows_of
+from floodmark.spark._packed_rows import pieces_of
 from floodmark.spark._sink_batches import known_times, newest_ts, rows_after
 from floodmark.spark._sink_rows import RowForm
 
@@ -87,7 +88,7 @@ def _send(spec: StagedTopicSpec, attempt: str, records: Iterable[pa.RecordBatch]
 
     def rows() -> Iterator[Sequence[OutRow]]:
         for piece in pieces_of(records):
-            yield rows_of(piece)
+            yield RowColumns.of(piece).rows()
             spec.failpoint(SOME_ROWS_SENT)
 
     pieces = rows()
