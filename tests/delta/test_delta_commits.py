@@ -75,6 +75,16 @@ def test_commits_of_others_are_no_conflict(path: Path) -> None:
     assert (newest.number, newest.metadata["said"]) == (1, "mine")
 
 
+def test_whatever_others_commit_is_a_conflict_for_files_that_hold_for_one_version(path: Path) -> None:
+    table = open_table(path)
+    write_deltalake(str(path), pa.table({"n": pa.array([3], pa.int64())}), mode="append")
+    with pytest.raises(TableConflict):
+        table.commit(stage(table, "a1", 2), 1, {}, next_version=True)
+    table.reload()
+    table.commit(stage(table, "a2", 4), 1, {}, next_version=True)
+    assert rows(path) == [(3,), (4,)]
+
+
 def test_a_table_that_was_changed_since_is_a_conflict(path: Path) -> None:
     table = open_table(path)
     DeltaTable(str(path)).alter.add_columns([Field("more", PrimitiveType("string"))])

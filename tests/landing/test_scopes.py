@@ -15,7 +15,7 @@ from floodmark.delta import StagedFile
 from floodmark.errors import KeyMissing, OutOfScope, TableUnfit
 from floodmark.ingest import Range
 from floodmark.landing import Destination, KeptRows, LiveFile, Scope, written
-from floodmark.landing._live import live_files, may_meet
+from floodmark.landing._live import live_files, may_be_within, may_meet
 
 DAY = 86_400_000_000
 MOMENT = pa.timestamp("us", "UTC")
@@ -258,6 +258,21 @@ def staged(low: Any, high: Any) -> StagedFile:
 def test_files_without_a_key_of_new_rows_are_not_merged(new: list[StagedFile], told: list[int]) -> None:
     files = known(**{"min.id": [1, 1, 6, 7, None, None, 5], "max.id": [4, 5, 9, 9, None, 4, None]})
     assert may_meet(files, new, ["id", "other"]).to_pylist() == [bool(one) for one in told]
+
+
+@pytest.mark.parametrize(
+    ("bounds", "told"),
+    [
+        ({"id": (5, 6)}, [1, 1, 0]),
+        ({"shop": ("b", "c")}, [0, 1, 1]),
+        ({"id": (5, 6), "shop": ("b", "c")}, [0, 1, 0]),
+        ({"unknown": (1, 2)}, [1, 1, 1]),
+        ({}, [1, 1, 1]),
+    ],
+)
+def test_files_with_other_values_or_in_other_partitions_are_passed_over(bounds: Any, told: list[int]) -> None:
+    files = known(**{"min.id": [1, 6, 7], "max.id": [5, 9, 9], "partition.shop": ["a", "c", None]})
+    assert may_be_within(files, bounds).to_pylist() == [bool(one) for one in told]
 
 
 def destination(table: Path, **more: Any) -> Destination:

@@ -228,7 +228,8 @@ def _wait(is_so: Callable[[], bool], seconds: float = 60) -> None:
     [
         ("delta://relative/path", {}, InvalidOption),
         ("file://relative", {}, InvalidOption),
-        ("delta:///nowhere", {"mode": "upsert", "key": "id"}, InvalidOption),
+        ("file:///nowhere", {"mode": "upsert", "key": "id"}, InvalidOption),
+        ("delta:///nowhere", {"mode": "upsert", "key": ["id", "_offset"]}, InvalidOption),
         ("delta:///nowhere", {"parallel": 2}, InvalidOption),
         ("file:///nowhere", {"max_rows": 5}, InvalidOption),
         ("delta:///nowhere", {"on_missing_bindings": "nonce"}, InvalidOption),

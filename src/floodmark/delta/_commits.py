@@ -19,7 +19,7 @@ from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
-from floodmark.delta._schemas import differences, unmet
+from floodmark.delta._schemas import differences, in_the_way, unmet
 from floodmark.delta._staging import StagedFile, Staging
 from floodmark.errors import TableConflict, TableFailed, TableUnfit
 
@@ -199,8 +199,10 @@ class DeltaCommits:
             number=wanted,
         )
 
-    def check(self, rows: str | None = None) -> None:
+    def check(self, rows: str | None = None, *, replaces: bool = False) -> None:
         """Refuse a table whose columns are not those of the rows, a schema as JSON, or that asks for more than files.
+
+        With `replaces` also one in which files do not give way to others, or do not tell alone which rows there are.
 
         >>> schema = '{"type": "struct", "fields": [{"name": "id", "type": "long", "nullable": true, "metadata": {}}]}'
         >>> import tempfile
@@ -211,6 +213,8 @@ class DeltaCommits:
         """
         metadata = self._table.metadata()
         needs = unmet(self.schema, metadata.configuration, list(metadata.partition_columns))
+        if replaces:
+            needs += in_the_way(metadata.configuration, self._table.protocol().reader_features or ())
         if needs:
             raise TableUnfit(
                 f"The table {self._path} asks for what nobody sees to here: {'; '.join(needs)}.",
@@ -237,12 +241,15 @@ class DeltaCommits:
         *,
         remove: Iterable[str] = (),
         also: Mapping[str, int] | None = None,
+        next_version: bool = False,
     ) -> None:
         """Add files to the table, and say so under a number: all of it is seen at once, or nothing.
 
         The files `remove`, paths as `files` has them, give way. `also` are numbers of other applications. If the number
         does not rise, or one of the applications has committed since this version, or a file that gives way has gone
-        already, a TableConflict is raised; `reload` then shows why. Afterwards the newest version is seen.
+        already, a TableConflict is raised; `reload` then shows why. With `next_version` it is one also if anybody has
+        committed anything since: for files that hold for the version that is seen, and no other. Afterwards the newest
+        version is seen.
         """
         if number <= self.number:
             raise self._conflict(number, f"its last number is {self.number}")
@@ -260,7 +267,10 @@ class DeltaCommits:
                 self._table.schema(),
                 list(self.partition_by),
                 commit_properties=CommitProperties(
-                    custom_metadata=said, app_transactions=[Transaction(*one) for one in numbers.items()]
+                    custom_metadata=said,
+                    # By default the client tries again on whatever version is the newest.
+                    max_commit_retries=0 if next_version else None,
+                    app_transactions=[Transaction(*one) for one in numbers.items()],
                 ),
             )
         except CommitFailedError as error:

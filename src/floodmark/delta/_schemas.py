@@ -1,13 +1,18 @@
 """Schemas as Delta Lake writes them, which is JSON: in what two differ, and what is asked of those who write."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 Json = Mapping[str, Any]
 
 _PARTITIONED_BY: Final = ("boolean", "byte", "date", "integer", "long", "short", "string")
 _ASKED_OF_COLUMNS: Final = ("delta.constraints", "delta.generationExpression", "delta.identity", "delta.invariants")
+
+_FORBID_COPIES: Final = {
+    "appendOnly": "that rows are only appended",
+    "enableChangeDataFeed": "a feed of changes, in which rows that are copied would be new",
+}
 
 
 def differences(table: str, rows: str) -> list[str]:
@@ -41,6 +46,20 @@ def unmet(schema: str, configuration: Mapping[str, str | None], partition_by: li
             found.append(f"the rule of the column {field['name']}")
         if field["name"] in partition_by and field["type"] not in _PARTITIONED_BY:
             found.append(f"partitions by {field['name']}, which is {field['type']}")
+    return found
+
+
+def in_the_way(configuration: Mapping[str, str | None], features: Iterable[str]) -> list[str]:
+    """Return what of a table forbids that files are written anew without some of their rows.
+
+    >>> in_the_way({"delta.appendOnly": "true"}, ["deletionVectors"])
+    ['that rows are only appended', 'deletion vectors, by which rows of a file are gone that are still in it']
+    """
+    found = [
+        what for name, what in _FORBID_COPIES.items() if (configuration.get(f"delta.{name}") or "").lower() == "true"
+    ]
+    if "deletionVectors" in features:
+        found.append("deletion vectors, by which rows of a file are gone that are still in it")
     return found
 
 

@@ -61,14 +61,29 @@ def live_files(table: Path, files: pa.Table) -> list[LiveFile]:
 
 def may_meet(files: pa.Table, new: Sequence[StagedFile], keys: Sequence[str]) -> Any:
     """Return for each file of a table whether keys of new files may be in it, as far as bounds of both are known."""
-    told: Any = pa.repeat(pa.scalar(True), files.num_rows)
     stats = [json.loads(file.stats) for file in new]
+    bounds = {}
     for name in keys:
         lows, highs = ([one[what].get(name) for one in stats] for what in ("minValues", "maxValues"))
-        if f"min.{name}" not in files.column_names or any(value is None for value in (*lows, *highs)):
+        if all(value is not None for value in (*lows, *highs)):
+            bounds[name] = min(lows), max(highs)
+    return may_be_within(files, bounds)
+
+
+def may_be_within(files: pa.Table, bounds: Mapping[str, tuple[Any, Any]]) -> Any:
+    """Return for each file of a table whether rows with values from the first to the last may be in it, by column.
+
+    Files may tell moments in whole milliseconds, cut off: the first one has none that is cut.
+    """
+    told: Any = pa.repeat(pa.scalar(True), files.num_rows)
+    for name, ends in bounds.items():
+        if f"partition.{name}" in files.column_names:
+            low = high = files.column(f"partition.{name}")
+        elif f"min.{name}" in files.column_names:
+            low, high = files.column(f"min.{name}"), files.column(f"max.{name}")
+        else:
             continue
-        low, high = files.column(f"min.{name}"), files.column(f"max.{name}")
-        first, last = (pa.array([value]).cast(low.type)[0] for value in (min(lows), max(highs)))
+        first, last = (pa.array([value]).cast(low.type)[0] for value in ends)
         told = pc.and_(told, pc.fill_null(pc.less_equal(low, last), True))
         told = pc.and_(told, pc.fill_null(pc.greater_equal(high, first), True))
     return told

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from floodmark.errors import FloodmarkError, SinkProgressInvalid
+from floodmark.errors import FloodmarkError, SinkProgressInvalid, TableConflict, TableFailed
 from floodmark.sinks._closings import Closing, Part
 from floodmark.sinks._failpoints import BEFORE_BEGIN, COMMITTED, FENCED, ROWS_FLUSHED, STARTED, Failpoint, go_on
 from floodmark.sinks._gate import Batch, Drop, Write, WriteFrom
@@ -23,7 +23,10 @@ from floodmark.sinks._startup import BoundsOf, Found, Start, decide_start
 from floodmark.sinks._target_options import Step
 
 Run = Callable[[str], Sequence[Part]]
-"""Writes rows for an attempt, and returns what it has made."""
+"""Writes rows for an attempt, and returns what it has made.
+
+A TableConflict says that others took away what it has read, and that nothing of the attempt is left.
+"""
 
 _ATTEMPTS: Final = 20
 
@@ -59,7 +62,11 @@ class ClosingLog(Protocol):
         """Return whether there is any row, of whomever."""
 
     def add(self, record: Closing) -> bool:
-        """Add a record behind the one that was read last, and return whether it counts."""
+        """Add a record behind the one that was read last, and return whether it counts.
+
+        A TableConflict says that the rows of its attempt do not hold any more, since others have changed what they were
+        made from: nothing of them is left, and they are to be made anew.
+        """
 
     def clean(self, record: Closing) -> None:
         """Remove what was seen of attempts that do not count, now that nobody can close them."""
@@ -168,27 +175,44 @@ class ClosingTarget:
         newest = self._started()
         self._is_started = False
         self._failpoint(BEFORE_BEGIN)
+        for left in reversed(range(_ATTEMPTS)):
+            try:
+                record = self._close(run, newest, batch, decision, watermarks or {})
+                break
+            except TableConflict as error:
+                if not left:
+                    raise _never_alone(self.sink, self.log.place) from error
+        self._newest, self._is_started = record, True
+        self._failpoint(COMMITTED)
+        assert record.progress is not None
+        return record.progress
+
+    def close(self) -> None:
+        """Let go."""
+        self._is_started = False
+        self.log.close()
+
+    def _close(
+        self,
+        run: Run | tuple[()],
+        newest: Closing,
+        batch: Batch,
+        decision: Write | WriteFrom | Drop,
+        watermarks: Mapping[str, int],
+    ) -> Closing:
+        """Write rows for a new attempt, and add the record that closes it."""
         attempt = newest.attempt
         parts: tuple[Part, ...] = ()
         if run:
             attempt = secrets.token_hex(8)
             parts = self._run(run, attempt, newest)
         self._failpoint(ROWS_FLUSHED)
-        token = secrets.token_hex(8)
-        record = Closing(self.sink, newest.number + 1, token, attempt, parts)
-        progress = self._next(batch, decision, record, watermarks or {})
-        record = replace(record, progress=progress)
+        record = Closing(self.sink, newest.number + 1, secrets.token_hex(8), attempt, parts)
+        record = replace(record, progress=self._next(batch, decision, record, watermarks))
         if not self.log.add(record):
             self._ended = fenced_off(self.sink, "closing a batch")
             raise self._ended
-        self._newest, self._is_started = record, True
-        self._failpoint(COMMITTED)
-        return progress
-
-    def close(self) -> None:
-        """Let go."""
-        self._is_started = False
-        self.log.close()
+        return record
 
     def _run(self, run: Run, attempt: str, newest: Closing) -> tuple[Part, ...]:
         try:
@@ -252,3 +276,13 @@ class ClosingTarget:
         if self._newest is None or not self._is_started:
             raise not_started(self.sink)
         return self._newest
+
+
+def _never_alone(sink: str, place: str) -> TableFailed:
+    return TableFailed(
+        f"{place} was changed by others {_ATTEMPTS} times while the sink {sink!r} replaced rows in it.",
+        rule="What takes the place of rows is computed from what is there, and holds as long as nobody changes that.",
+        remedy="Let others write there less often, or at other times, and start again: nothing of the batch is seen.",
+        table=place,
+        sink=sink,
+    )

@@ -1,6 +1,8 @@
 """A table of Delta Lake as a target: the commit that adds the files of a batch is the record that closes it."""
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -13,19 +15,28 @@ _MARKS: Final = "floodmark.marks"
 _TRIES: Final = 5
 
 
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """What an attempt has made: files, and those that give way to them in the version of the table that was seen."""
+
+    files: tuple[StagedFile, ...] = ()
+    gone: tuple[str, ...] = ()
+
+
 class DeltaLog:
     """The commits of a sink in a table."""
 
     noun = "table"
 
-    def __init__(self, path: Path, sink: str, schema: str) -> None:
-        """Write rows of this schema, JSON, to the table at this path."""
+    def __init__(self, path: Path, sink: str, schema: str, *, replaces: bool = False) -> None:
+        """Write rows of this schema, JSON, to the table at this path; with `replaces` they take the place of others."""
         self.sink = sink
         self._path = path
         self._schema = schema
+        self._replaces = replaces
         self._table: DeltaCommits | None = None
         self._left: list[str] = []
-        self._staged: dict[str, tuple[StagedFile, ...]] = {}
+        self._made: dict[str, _Made] = {}
 
     @property
     def place(self) -> str:
@@ -54,7 +65,7 @@ class DeltaLog:
         self._table = DeltaCommits.find(self._path, f"floodmark.sink.{self.sink}")
         if self._table is None:
             return None
-        self._table.check(self._schema)
+        self._check(self._table)
         self._left = self._table.staging.open()
         return self._table.table_id
 
@@ -77,13 +88,40 @@ class DeltaLog:
 
     def made(self, attempt: str) -> list[Part]:
         """Return the files that an attempt has made."""
-        files = self._staged[attempt] = self.table.staging.found(attempt)
+        files = self.table.staging.found(attempt)
+        self._made[attempt] = _Made(files)
         return [Part(file.path, file.rows) for file in files]
 
+    def look(self) -> DeltaCommits:
+        """Return the table as it is now. What is made of its files holds for this version."""
+        self.table.reload()
+        self._check(self.table)
+        return self.table
+
+    def replaced(self, attempt: str, gone: Sequence[str], rows: int) -> list[Part]:
+        """Return so many rows as what an attempt has made; its files take the place of those that are `gone`.
+
+        Rows that were only copied are in its files too, and are not told of.
+        """
+        files = self.table.staging.found(attempt)
+        self._made[attempt] = _Made(files, tuple(gone))
+        if not files:
+            self.table.staging.remove([attempt])
+        return [Part(attempt, rows)]
+
+    def give_up(self, attempt: str) -> None:
+        """Remove what an attempt has made that will not be committed."""
+        self._made.pop(attempt, None)
+        self.table.staging.remove([attempt])
+
     def add(self, record: Closing) -> bool:
-        """Commit a record, with the files of the attempt that it closes."""
+        """Commit a record, with the files of the attempt that it closes.
+
+        Those that take the place of others are committed to the version that they were made from, or given up.
+        """
         table, attempt = self.table, record.attempt or ""
-        files = self._staged.pop(attempt, ()) if record.parts else ()
+        made = self._made.pop(attempt, _Made()) if record.parts else _Made()
+        holds_here = self._replaces and bool(record.parts)
         progress = record.progress
         marks = {} if progress is None else {key: mark.time for key, mark in progress.marks.items()}
         # Which files they are, the commit says itself.
@@ -93,11 +131,14 @@ class DeltaLog:
             if table.number != record.number - 1:
                 break
             # Whoever has changed the table since makes the commit a conflict.
-            table.check(self._schema)
+            self._check(table)
             try:
-                table.commit(files, record.number, said)
+                table.commit(made.files, record.number, said, remove=made.gone, next_version=holds_here)
             except TableConflict:
                 table.reload()
+                if holds_here and table.number == record.number - 1:
+                    self.give_up(attempt)
+                    raise
             except TableFailed:
                 table.reload()
                 if not self._is_there(record):
@@ -117,6 +158,9 @@ class DeltaLog:
     def close(self) -> None:
         """Let go."""
         self._table = None
+
+    def _check(self, table: DeltaCommits) -> None:
+        table.check(self._schema, replaces=self._replaces)
 
     def _is_there(self, record: Closing) -> bool:
         newest = self.newest()

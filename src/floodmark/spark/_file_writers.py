@@ -1,6 +1,7 @@
 """Batches of a query as Parquet files: those of a table of Delta Lake, or of a directory."""
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -64,7 +65,29 @@ class FileWriter(WriterOver[Sink[Run]]):
 
     def write(self, df: DataFrame, batch: Batch, watermarks: Mapping[str, int]) -> Outcome:
         """Write a batch unless it was written."""
-        return self._sink.write(batch, lambda decision: partial(self._run, df, batch, decision), watermarks=watermarks)
+        with ExitStack() as kept:
+            run = partial(self._replace, kept) if self._spec.form.form.mode == "upsert" else self._append
+            return self._sink.write(batch, partial(run, df, batch), watermarks=watermarks)
+
+    def _append(self, df: DataFrame, batch: Batch, decision: Write | WriteFrom) -> Run:
+        return partial(self._run, df, batch, decision)
+
+    def _replace(self, kept: ExitStack, df: DataFrame, batch: Batch, decision: Write | WriteFrom) -> Run:
+        from floodmark.sinks._delta_log import DeltaLog
+        from floodmark.spark._table_upserts import Upsert
+
+        form, log = self._spec.form, self._log
+        assert isinstance(log, DeltaLog)
+        newest = form.newest(
+            df,
+            newest_ts(batch),
+            after=rows_after(decision, batch, form.form, self._bindings),
+            told=known_times(form.form, batch, self.progress),
+            partition_by=log.table.partition_by,
+        )
+        upsert = Upsert(newest, form.form.key, log)
+        kept.callback(upsert.over)
+        return upsert.run
 
     def _run(self, df: DataFrame, batch: Batch, decision: Write | WriteFrom, attempt: str) -> list[Part]:
         form, log = self._spec.form, self._log
@@ -83,7 +106,7 @@ def _log_of(spec: FilesSpec) -> FileLogs:
     # Whoever writes elsewhere needs no client for Delta Lake.
     from floodmark.sinks._delta_log import DeltaLog
 
-    return DeltaLog(spec.path, spec.sink, spec.form.schema)
+    return DeltaLog(spec.path, spec.sink, spec.form.schema, replaces=spec.form.form.mode == "upsert")
 
 
 def _partition_by(log: FileLogs) -> tuple[str, ...]:

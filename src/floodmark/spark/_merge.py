@@ -13,7 +13,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from floodmark.landing import LiveFile, Merge
 from floodmark.spark._columns import column_of
 
-_FILE: Final = "_floodmark_file"
+FILE: Final = "_floodmark_file"
 _NEW: Final = "_floodmark_new"
 _PLACE: Final = "_floodmark_place"
 _MOST_TASKS: Final = 64
@@ -45,7 +45,7 @@ def merging(spark: SparkSession, merge: Merge, schema: pa.Schema) -> Merging:
     meets = old.join(best.select(*_named(keys), column_of(newest_by).alias(_NEW)), list(keys)).persist()
     wins = column_of(newest_by).isNull() | (F.col(_NEW) >= column_of(newest_by))
     wins = F.coalesce(wins, F.lit(False))
-    gone = {file for (file,) in meets.where(wins).select(_FILE).distinct().collect()}
+    gone = {file for (file,) in meets.where(wins).select(FILE).distinct().collect()}
     rows = best.join(meets.where(~wins).select(*_named(keys)), list(keys), "left_anti")
     if gone:
         left = frame_of(spark, [one for one in live if one.path in gone], schema)
@@ -64,7 +64,7 @@ def frame_of(
 ) -> DataFrame:
     """Return the rows of files as a DataFrame, perhaps with the file that each is in."""
     wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
-    told = wanted.append(pa.field(_FILE, pa.string())) if with_file else wanted
+    told = wanted.append(pa.field(FILE, pa.string())) if with_file else wanted
     parts = spark.range(0, len(files), 1, max(1, min(len(files), _MOST_TASKS)))
     read = partial(_read, tuple(files), schema, wanted.names, with_file)
     return parts.mapInArrow(read, from_arrow_schema(told, prefer_timestamp_ntz=True))
@@ -81,7 +81,7 @@ def _read(
         for number in batch.column(0).to_pylist():
             for rows in files[number].batches(schema, columns):
                 path = pa.repeat(pa.scalar(files[number].path), rows.num_rows)
-                yield rows.append_column(_FILE, path) if with_file else rows
+                yield rows.append_column(FILE, path) if with_file else rows
 
 
 def _newest(rows: DataFrame, keys: tuple[str, ...], newest_by: str) -> DataFrame:

@@ -100,6 +100,14 @@ def _files(to: str, sink: str, form: RowForm, options: SinkOptions, schema: Stru
             value=to,
         )
     _refuse_others(options, "files", "parallel", "partitions", "max_rows", "max_bytes", "progress_topic", "client")
+    if kind == "file" and form.mode == "upsert":
+        raise InvalidOption(
+            f"The mode of a sink that writes files is {form.mode!r}.",
+            rule="Files are added, and none is changed: rows that take the place of others would need all of them.",
+            remedy="Leave `mode` out, and merge what was appended with a query of its own; or write to Delta or Kafka.",
+            option="mode",
+            value=form.mode,
+        )
     rows = TableForm.of(schema, form, with_ts=options.with_ts or kind == "file")
     return FilesSpec(kind, Path(path), sink, ClosingOptions(options.version, options.append), rows)
 

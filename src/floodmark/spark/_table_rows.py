@@ -1,20 +1,22 @@
 """The rows of a batch as they stand in files: all columns of the data with their types, and nothing else."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructField, StructType, TimestampType
+from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
 from floodmark.errors import InvalidOption, UnsupportedFrame
-from floodmark.spark._columns import column_of
-from floodmark.spark._row_refusals import DIFF, as_often_as_told, unless_early
+from floodmark.spark._columns import column_of, require_comparable
+from floodmark.spark._row_refusals import DIFF, as_often_as_told, diff_of_row, unless_early, with_key
 from floodmark.spark._sink_rows import TS, RowForm, is_data
 
+IS_THERE: Final = "_floodmark_is_there"
+_ORDER: Final = "_floodmark_order"
 _KINDS: Final = (
     *("binary", "boolean", "byte", "date", "double", "float", "integer", "long", "short", "string", "timestamp"),
     "timestamp_ntz",
@@ -40,19 +42,21 @@ class TableForm:
     @classmethod
     def of(cls, schema: StructType, form: RowForm, *, with_ts: bool) -> "TableForm":
         """Return the form for rows of a schema, or refuse it. With `with_ts` there is a column for the timestamp."""
-        if form.mode != "append":
-            raise InvalidOption(
-                f"The mode of a sink that writes files is {form.mode!r}.",
-                rule="Files are added, and none is changed: rows that take the place of others would need all of them.",
-                remedy="Leave `mode` out, and merge what was appended with a query of its own; or write to Kafka.",
-                option="mode",
-                value=form.mode,
-            )
         fields = [field for field in schema.fields if is_data(field.name)]
         if with_ts:
             fields.append(StructField(TS, TimestampType()))
         found = json.loads(StructType(fields).json())
         _check(found, "")
+        for name in form.key if form.mode == "upsert" else ():
+            require_comparable(schema[name], "key")
+            if not is_data(name):
+                raise InvalidOption(
+                    f"The key is {name!r}, which is not in the table.",
+                    rule="Rows of a table are known by columns of the data.",
+                    remedy="Name columns of the data, or select it under another name.",
+                    option="key",
+                    value=name,
+                )
         return cls(form, tuple(field.name for field in fields if field.name != TS), with_ts, _bare(found))
 
     def rows(self, df: DataFrame, ts: int, *, after: int | None, told: Mapping[str, int]) -> DataFrame:
@@ -60,8 +64,7 @@ class TableForm:
 
         One that must not be written, or is before what was `told` of time, ends Spark's job: see `refused`.
         """
-        form = self.form
-        stamp = column_of(TS) if form.has_ts else F.timestamp_micros(F.lit(ts))
+        form, stamp = self.form, self._stamp(ts)
         found = df if after is None else df.where(F.unix_micros(stamp) > after)
         if form.has_diff:
             found = found.withColumn(DIFF, as_often_as_told())
@@ -70,6 +73,41 @@ class TableForm:
             columns[0] = unless_early(columns[0], F.expr(dict(form.times)[name]), name, known)
         named = [column.alias(name) for name, column in zip(self.columns, columns, strict=True)]
         return found.select(*named, *([stamp.alias(TS)] if self.with_ts else ()))
+
+    def newest(
+        self, df: DataFrame, ts: int, *, after: int | None, told: Mapping[str, int], partition_by: Sequence[str] = ()
+    ) -> DataFrame:
+        """Return what is left of each key: its newest row, and in the column IS_THERE whether it is to be there.
+
+        Rows come in the order of their timestamps, what is taken back before what takes its place, and otherwise as
+        they were read. The rest is as in `rows`.
+        """
+        form, stamp = self.form, self._stamp(ts)
+        diff = diff_of_row() if form.has_diff else F.lit(1)
+        columns = {name: column_of(name) for name in self.columns}
+        for name in form.key:
+            is_text = isinstance(df.schema[name].dataType, StringType)
+            # To a partition an empty text is no value.
+            value = F.nullif(columns[name], F.lit("")) if is_text and name in partition_by else columns[name]
+            columns[name] = with_key(value)
+        first = self.columns[0]
+        for name, known in sorted(told.items()):
+            checked = unless_early(columns[first], F.expr(dict(form.times)[name]), name, known)
+            columns[first] = F.when(diff > 0, checked).otherwise(columns[first])
+        found = df.where(diff != 0) if form.has_diff else df
+        if after is not None:
+            found = found.where(F.unix_micros(stamp) > after)
+        named = [column.alias(name) for name, column in columns.items()]
+        if self.with_ts:
+            named.append(stamp.alias(TS))
+        order = F.struct(stamp, diff, F.monotonically_increasing_id())
+        rows = found.select(*named, (diff > 0).alias(IS_THERE), order.alias(_ORDER))
+        whole = F.struct(*(column_of(name) for name in rows.columns if name != _ORDER))
+        newest = rows.groupBy(*(column_of(name) for name in form.key)).agg(F.max_by(whole, _ORDER).alias(_ORDER))
+        return newest.select(f"{_ORDER}.*")
+
+    def _stamp(self, ts: int) -> Column:
+        return column_of(TS) if self.form.has_ts else F.timestamp_micros(F.lit(ts))
 
 
 def write_parquet(df: DataFrame, directory: str, partition_by: tuple[str, ...] = ()) -> None:

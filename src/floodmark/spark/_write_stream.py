@@ -112,7 +112,11 @@ def write_stream(
     Spark writes the files of a batch into the table's directory, which all machines share, and one commit adds them
     and says how far the sink is: `floodmark.closing` in the commit's information is its record, `floodmark.marks` how
     far time has come by key. Rows have the columns of the data, and with `with_ts` their timestamps as `_ts`. A table
-    with other columns, or that asks for more than files, is refused. Rows are appended, none is changed.
+    with other columns, or that asks for more than files, is refused. Rows are appended; with mode="upsert" the table
+    has one row of each `key`, the newest, and none of those whose newest `_diff` is below 0. A key has a value in each
+    of its columns, which are of the data. Files with rows that give way are written anew without them, so that a batch
+    costs as much as the files that it touches; if others have committed in the meantime, that is done once more. The
+    rows that a sink is said to have written are then those that it has put in place, not those deleted or copied.
 
     For targets without transactions readers must know what counts, and `read_closed` does. `to="file:///data/rows"`
     writes Parquet files to a directory, and `staged=True` to a topic without transactions, by Spark's tasks. A small
