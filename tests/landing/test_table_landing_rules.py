@@ -345,6 +345,35 @@ def test_the_newest_row_is_told_by_the_column_that_is_named(home: Home, path: Pa
     assert table_rows(path) == [(1, "z")]
 
 
+@pytest.mark.parametrize("mode", ["merge", "replace"])
+def test_what_others_add_just_before_the_commit_is_replaced_too(
+    home: Home, path: Path, monkeypatch: pytest.MonkeyPatch, mode: Any
+) -> None:
+    job, source = table_job(path, 1, mode=mode, keys=("id",) if mode == "merge" else ()), Merging(orders("old", 4))
+    land(home, job, source, workers=1)
+    source.rows = [order(1, 0.5, "new")]
+    Ingestion(home).backfill(job, days(0, 1), actor="me")
+    commit = DeltaCommits.commit
+    added: list[bool] = []
+
+    def overtaken(table: DeltaCommits, files: Any, *given: Any, **more: Any) -> None:
+        if files and not added:
+            added.append(True)
+            rows = {
+                "id": pa.array([1], pa.int64()),
+                "at": pa.array([FIRST], COLUMNS["at"]),
+                "note": pa.array(["other"]),
+            }
+            write_deltalake(str(path), pa.table(rows), mode="append")
+        commit(table, files, *given, **more)
+
+    monkeypatch.setattr(DeltaCommits, "commit", overtaken)
+    assert land(home, job, source, workers=1).is_whole
+    assert added
+    assert [note for number, note in table_rows(path) if number == 1] == ["new"]
+    nothing_is_left(path)
+
+
 def test_rows_of_others_need_no_keys_to_stay(home: Home, path: Path) -> None:
     there = {"id": pa.array([None], pa.int64()), "at": pa.array([FIRST], COLUMNS["at"]), "note": pa.array(["other"])}
     write_deltalake(str(path), pa.table(there))

@@ -110,12 +110,18 @@ class Claim:
                     one[_ATTEMPT],
                 )
 
-    def commit_cell(self, cell: LandedCell, files: Iterable[StagedFile], remove: Iterable[str]) -> None:
-        """Land a cell."""
+    def commit_cell(
+        self, cell: LandedCell, files: Iterable[StagedFile], remove: Iterable[str], *, next_version: bool
+    ) -> None:
+        """Land a cell; with `next_version` only if nobody at all has committed since the table was looked at."""
         told = {"unit": cell.unit.key, "lo": cell.range.lo, "hi": cell.range.hi}
-        self.commit(files, {_CELL: json.dumps(told), _ROWS: str(cell.rows), _ATTEMPT: cell.attempt}, remove)
+        self.commit(
+            files, {_CELL: json.dumps(told), _ROWS: str(cell.rows), _ATTEMPT: cell.attempt}, remove, next_version
+        )
 
-    def commit(self, files: Iterable[StagedFile], said: dict[str, str], remove: Iterable[str]) -> None:
+    def commit(
+        self, files: Iterable[StagedFile], said: dict[str, str], remove: Iterable[str], next_version: bool = False
+    ) -> None:
         """Commit under the next number, or raise what says that another run has taken it.
 
         A TableConflict is raised where somebody else has changed what was looked at: look again, and decide again.
@@ -125,7 +131,8 @@ class Claim:
         run, number = self._run, self._last + 1
         about = {_JOB: run.job.name, _RUN: str(run.number), _TOKEN: str(run.token), _HOME: self._home}
         try:
-            self.table.commit(files, number, {**about, **said}, remove=remove, also={OWNER: self._owner})
+            also = {OWNER: self._owner}
+            self.table.commit(files, number, {**about, **said}, remove=remove, also=also, next_version=next_version)
         except (TableConflict, TableFailed):
             # The answer may be lost, and the commit made.
             self.table.reload()

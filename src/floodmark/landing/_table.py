@@ -154,8 +154,11 @@ class TableLanding:
                 return None
             change = self._changed(staged, replace(to, schema=self._shape[0]), claim.table)
             files = [file for one in change.staged for file in one.files]
+            cell = LandedCell(run.number, row.unit, row.range, change.rows, attempt)
+            # What others have added since may be what is to be replaced.
+            is_alone = self._target.mode != "append"
             try:
-                claim.commit_cell(LandedCell(run.number, row.unit, row.range, change.rows, attempt), files, change.gone)
+                claim.commit_cell(cell, files, change.gone, next_version=is_alone)
             except TableConflict:
                 self._staging.remove(change.spare)
             else:
