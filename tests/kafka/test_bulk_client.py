@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 
 from floodmark.errors import InvalidOption, KafkaAway, UnknownTopic
-from floodmark.kafka import Fenced, Fetcher, KafkaCluster, KafkaSettings, TransactionalProducer
+from floodmark.kafka import Fenced, Fetcher, KafkaCluster, KafkaSettings, TransactionalProducer, _bulk_client
 from floodmark.kafka._bulk_client import BulkClient
 from floodmark.testing import KafkaBroker
 
@@ -183,7 +183,8 @@ def test_who_is_let_go_leaves_no_thread(topic: Topic) -> None:
 def test_a_producer_that_is_not_in_bulk_is_the_usual_client(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(topic.producer().client, BulkClient)
     assert isinstance(topic.producer(bulk=False).client, Producer)
-    monkeypatch.setattr(BulkClient, "is_there", lambda: False)
+    assert not BulkClient.fits({"sasl.mechanism": "OAUTHBEARER"})
+    monkeypatch.setattr(_bulk_client, "library", lambda: None)
     assert isinstance(topic.producer().client, Producer)
 
 

@@ -33,7 +33,7 @@ class BulkClient:
     def __init__(self, options: Mapping[str, Any]) -> None:
         """Connect with options of librdkafka, which are text and numbers, and `error_cb`."""
         lib = library()
-        assert lib is not None, "see is_there"
+        assert lib is not None, "see fits"
         said: Callable[[KafkaError], None] | None = options.get("error_cb")
         self._lib = lib
         self._topics: dict[str, int] = {}
@@ -49,9 +49,10 @@ class BulkClient:
         weakref.finalize(self, _let_go, lib, self._handle, self._topics, callback).atexit = False
 
     @staticmethod
-    def is_there() -> bool:
-        """Return whether there can be one in this process."""
-        return library() is not None
+    def fits(options: Mapping[str, Any]) -> bool:
+        """Return whether there can be one with these options: the other client sees to tokens that must be renewed."""
+        mechanisms = (options.get(name, "") for name in ("sasl.mechanism", "sasl.mechanisms"))
+        return library() is not None and "OAUTHBEARER" not in mechanisms
 
     def init_transactions(self, timeout: float) -> None:
         """Fence, as the client of Python does it; the timeouts are in seconds."""

@@ -67,10 +67,10 @@ class TransactionalProducer:
             "error_cb": self._said,
             "logger": _QUIET,
         }
-        kind: Callable[[dict[str, Any]], Producer | BulkClient] = (
-            BulkClient if bulk and BulkClient.is_there() else Producer
-        )
-        self._client = new_client(kind, {**settings.client(), **(options or {}), **own}, settings)
+        given = {**settings.client(), **(options or {}), **own}
+        kind: Callable[[dict[str, Any]], Producer | BulkClient]
+        kind = BulkClient if bulk and BulkClient.fits(given) else Producer
+        self._client = new_client(kind, given, settings)
         self._until_done("fencing those before", self._client.init_transactions, max(timeout, _FENCE_SECONDS))
 
     @property
