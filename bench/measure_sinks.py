@@ -59,7 +59,9 @@ def measure_sinks() -> Iterator[Figure]:
         for name, goal in (("atomic", 0.6), ("parallel", 1.1)):
             yield Figure(f"write_stream to Kafka, {name}, the same rows", best[name] / 1e3, "k rows/s")
             yield Figure(f"write_stream, {name}, to Spark's own", best[name] / best["spark"], "x", at_least=goal)
-        yield Figure("atomic, one timestamp of 2 M rows: Python in the driver above idle", most / 2**20, "MB", at_most=512)
+        yield Figure(
+            "atomic, one timestamp of 2 M rows: Python in the driver above idle", most / 2**20, "MB", at_most=512
+        )
         native = best["spark from Kafka"]
         yield Figure("Kafka to Kafka, 100 bytes, Spark's own source and sink", native / 1e3, "k rows/s")
         for name in ("atomic", "parallel"):
