@@ -35,7 +35,7 @@ from floodmark.sinks._failpoints import Failpoint, go_on
 from floodmark.sinks._gate import Cut, misaligned
 from floodmark.sinks._out_rows import OutRows, RowColumns
 from floodmark.spark._batch_sink import WriterOver
-from floodmark.spark._packed_rows import brought, packed, packed_by_group, records_in, unpacked
+from floodmark.spark._packed_rows import brought, packed, pieces_of, unpacked
 from floodmark.spark._sink_batches import known_times, newest_ts, rows_after
 from floodmark.spark._sink_rows import RowForm
 
@@ -124,9 +124,10 @@ class ParallelWriter(WriterOver[GroupedSink]):
         # All that could be refused is, before the rows come to their groups.
         records = spec.form.records(df, newest_ts(batch), told=told)
         partition = F.pmod(F.hash(F.coalesce("key", "value")), F.lit(layout.partitions))
-        cells = packed_by_group(records.withColumn("partition", partition), layout.groups)
+        placed = records.withColumn("partition", partition)
+        grouped = placed.repartitionById(layout.groups, F.pmod("partition", F.lit(layout.groups)))
         write = partial(_write_group, list(writers), batch, spec.failpoint)
-        found = cells.mapInArrow(write, _RESULT).collect()
+        found = grouped.mapInArrow(write, _RESULT).collect()
         return [GroupResult(row.of_group, load_place(json.loads(row.ends)), row.written, row.total) for row in found]
 
 
@@ -134,7 +135,7 @@ def _write_group(
     writers: Sequence[GroupWriter],
     batch: Batch,
     failpoint: Failpoint,
-    cells: Iterable[pa.RecordBatch],
+    records: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     """As a task, write the rows of the group that it has been given, also if there are none."""
     context = TaskContext.get()
@@ -144,7 +145,7 @@ def _write_group(
     def rows(decision: Write | WriteFrom) -> Iterator[RowColumns]:
         if isinstance(decision, WriteFrom):
             raise misaligned(Cut((Stop(decision.after, in_one=False),)), batch)
-        return records_in(cells)
+        return map(RowColumns.of, pieces_of(records))
 
     done = writer.write(rows, batch, failpoint=failpoint)
     ends = json.dumps(save_place(done.ends))

@@ -1,10 +1,8 @@
 """Records on their way from tasks to the driver: many in one cell, since a row at a time is slow."""
 
 from collections.abc import Iterable, Iterator
-from functools import partial
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
@@ -18,15 +16,6 @@ _ROWS: Final = 20_000
 def packed(records: DataFrame) -> DataFrame:
     """Return records in cells, in their order."""
     return records.mapInArrow(_pack, _CELL)
-
-
-def packed_by_group(records: DataFrame, groups: int) -> DataFrame:
-    """Return records, which name their partitions, in cells for groups: task by task, each with those of one group.
-
-    To let Spark exchange few cells takes less than to let it exchange many rows.
-    """
-    cells = records.mapInArrow(partial(_pack_by_group, groups), f"of_group INT, {_CELL}")
-    return cells.repartitionById(groups, "of_group")
 
 
 def brought(cells: DataFrame) -> Iterator[Any]:
@@ -57,11 +46,6 @@ def unpacked(cells: Iterable[Any]) -> Iterator[RowColumns]:
             yield RowColumns.of(batch)
 
 
-def records_in(cells: Iterable[pa.RecordBatch]) -> Iterator[RowColumns]:
-    """Return the records of cells that have come to a task, piece by piece."""
-    return unpacked((cell,) for batch in cells for cell in batch["records"].to_pylist())
-
-
 def pieces_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Return records in pieces of which many fit into memory."""
     for batch in batches:
@@ -89,14 +73,3 @@ def batches_in(cell: bytes) -> Iterator[pa.RecordBatch]:
 def _pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for piece in pieces_of(batches):
         yield pa.RecordBatch.from_arrays([pa.array([cell_of(piece)], pa.binary())], ["records"])
-
-
-def _pack_by_group(groups: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for piece in pieces_of(batches):
-        numbers = piece["partition"].to_numpy() % groups
-        order = np.argsort(numbers, kind="stable")
-        ordered = piece.take(pa.array(order))
-        named, firsts, counts = np.unique(numbers[order], return_index=True, return_counts=True)
-        cells = [cell_of(ordered.slice(first, count)) for first, count in zip(firsts, counts, strict=True)]
-        columns = [pa.array(named, pa.int32()), pa.array(cells, pa.binary())]
-        yield pa.RecordBatch.from_arrays(columns, ["of_group", "records"])
