@@ -27,6 +27,7 @@ from floodmark.errors import (
 )
 from floodmark.sinks import FAILPOINTS, TS_HEADER, Sinks
 from floodmark.testing import KafkaBroker
+from kafka_homes import CONSUMER, console
 from sink_feed import SinkFeed, fail_at
 from stream_feed import BASE, SECOND
 
@@ -93,6 +94,25 @@ def test_a_query_that_fails_at_any_step_goes_on_without_loss(
     sink.play(MORE)
     sink.run(sink.windows(max_rows=4))
     assert sink.counts() == ALL_WINDOWS
+
+
+def test_kafkas_own_consumer_finds_each_row_once_and_none_that_was_given_up(
+    sink: SinkFeed, monkeypatch: pytest.MonkeyPatch, broker: KafkaBroker
+) -> None:
+    with monkeypatch.context() as patched:
+        fail_at(patched, "sink: rows flushed", 1)
+        with pytest.raises(StreamingQueryException, match="sink: rows flushed"):
+            sink.run(sink.read())
+    sink.run(sink.read())
+    options = ("--bootstrap-server", broker.servers, "--topic", sink.topic, "--from-beginning", "--timeout-ms", "5000")
+
+    def ids(isolation: str) -> list[int]:
+        said = console(CONSUMER, *options, "--isolation-level", isolation).splitlines()
+        # It also says there that it has waited long enough.
+        return sorted(json.loads(line)["id"] for line in said if line.startswith("{"))
+
+    assert ids("read_committed") == list(range(10))
+    assert ids("read_uncommitted") == sorted(2 * list(range(10)))
 
 
 def test_each_row_has_its_timestamp_and_those_rise_in_each_partition(sink: SinkFeed) -> None:
