@@ -368,7 +368,7 @@ def test_all_of_a_file_is_on_the_disk_before_it_has_its_name_and_then_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[tuple[str, list[str]]] = []
-    monkeypatch.setattr(_parquet, "sync", lambda path: synced.append((path.name, found(tmp_path))))
+    monkeypatch.setattr(_parquet, "sync_to_disk", lambda path: synced.append((path.name, found(tmp_path))))
     written(tmp_path, numbers(10))
     hidden, whole = "floodmark-a1/.part-00000.parquet.part", "floodmark-a1/part-00000.parquet"
     assert synced == [(".part-00000.parquet.part", [hidden]), ("floodmark-a1", [whole])]

@@ -14,12 +14,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from floodmark._util.times import micros_in_unit
 from floodmark.bindings import SourceOffset
 from floodmark.errors import FloodmarkError
 from floodmark.sinks import Batch, KeyedRows, Outcome, Sink, StreamShape, StreamTarget, TargetOptions
 from floodmark.sinks._failpoints import go_on
 from floodmark.streams import EntryKind, Stream, StreamHome, connect
-from floodmark.streams._units import micros_in
 from sink_process import BATCHES, chain
 
 NAME = "shop/out"
@@ -116,7 +116,7 @@ def broken_marks(stream: Stream, key: str = "at") -> list[str]:
             for row in _rows(stream):
                 place = entry.cut.get(row["segment"])
                 is_over = place is None and stream.layout.has_descendant(row["segment"], entry.cut)
-                time = micros_in(stream.settings.unit, (row[key] - _EPOCH) // timedelta(microseconds=1))
+                time = micros_in_unit(stream.settings.unit, (row[key] - _EPOCH) // timedelta(microseconds=1))
                 if not is_over and row["offset"] >= (place or 0) and time < entry.lower:
                     broken.append(f"{row} is behind {entry}")
     return broken

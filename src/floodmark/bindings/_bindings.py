@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from floodmark._durations import Duration
+from floodmark._util.times import Duration
 from floodmark.bindings._compaction import Compaction, compact_in
 from floodmark.bindings._histories import Histories, read_from
 from floodmark.bindings._history import BindingHistory

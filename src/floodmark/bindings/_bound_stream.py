@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from floodmark._durations import Duration
+from floodmark._util.times import Duration
 from floodmark.bindings._bindings import Bindings
 from floodmark.bindings._history import BindingHistory
 from floodmark.bindings._proposals import Proposals

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from floodmark._durations import Duration
+from floodmark._util.times import Duration
 from floodmark.bindings._bindings import Bindings
 from floodmark.bindings._history import BindingHistory
 from floodmark.bindings._minting import check_not_truncated

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Final
 
+from floodmark._util.ints import check_int64, check_watermark
 from floodmark.errors import InvalidValue
-from floodmark.progress._int64 import check_int64, check_watermark
 
 _LONGEST: Final = 500
 

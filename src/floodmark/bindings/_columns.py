@@ -4,7 +4,7 @@ from threading import Lock
 
 import numpy as np
 
-from floodmark.progress._int64 import Int64Array
+from floodmark._util.ints import Int64Array
 
 _LEAST = 16
 

@@ -7,10 +7,10 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from floodmark._util.ints import Int64Array, check_int64, int64_column
 from floodmark.bindings._checks import check_ends, check_watermarks
 from floodmark.bindings._columns import Column
 from floodmark.errors import BindingInvalid, OffsetNotBound, TimestampNotValid
-from floodmark.progress._int64 import Int64Array, check_int64, int64_column
 
 _SPREAD: Final = 4
 

@@ -5,8 +5,9 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, and_, delete, select, update
 
-from floodmark._durations import Duration, micros_of
-from floodmark._words import did_you_mean
+from floodmark._util.ints import check_int64
+from floodmark._util.text import did_you_mean
+from floodmark._util.times import Duration, duration_micros
 from floodmark.bindings._checks import check_text
 from floodmark.bindings._holds import KINDS, Hold, load_all, load_hold, load_holds, release_silent
 from floodmark.bindings._schema import HOLDS, SOURCES
@@ -14,7 +15,6 @@ from floodmark.bindings._sources import find
 from floodmark.control import Home
 from floodmark.control._store import put
 from floodmark.errors import InvalidOption, TimestampNotValid, UnknownHold
-from floodmark.progress._int64 import check_int64
 
 _H: Final = HOLDS.c
 
@@ -72,7 +72,7 @@ class Holding:
 
     def release_older_than(self, age: Duration, source: str | None) -> tuple[Hold, ...]:
         """Release holds whose owners were not heard for so long, and return them."""
-        least = micros_of(age, "age", least=1)
+        least = duration_micros(age, "age", least=1)
         with self._home.read() as connection:
             known = connection.execute(select(SOURCES.c.source).order_by(SOURCES.c.source)).scalars().all()
         released: list[Hold] = []

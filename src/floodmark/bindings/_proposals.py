@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike
 
+from floodmark._util.ints import Int64Array, check_int64
 from floodmark.bindings._checks import check_ends
 from floodmark.bindings._history import BindingHistory
 from floodmark.bindings._ticks import is_due, next_boundary, next_ts
 from floodmark.errors import BindingInvalid
-from floodmark.progress._int64 import Int64Array, check_int64
 
 
 @dataclass(frozen=True, slots=True)

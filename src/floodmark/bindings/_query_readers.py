@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 from sqlalchemy import delete, select, update
 
+from floodmark._util.codec import from_json, to_json
 from floodmark.bindings._places import Stop
 from floodmark.bindings._schema import QUERIES, QUERY_READERS
 from floodmark.bindings._source_offset import SourceOffset
 from floodmark.control import Home
-from floodmark.control._json import from_json, to_json
 from floodmark.control._store import put
 
 

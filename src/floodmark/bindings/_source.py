@@ -6,10 +6,10 @@ from typing import Any, Final
 
 from sqlalchemy import Row
 
-from floodmark._durations import Duration, micros_of
-from floodmark._words import did_you_mean
+from floodmark._util.codec import from_json
+from floodmark._util.text import did_you_mean
+from floodmark._util.times import Duration, duration_micros
 from floodmark.control import JsonValue
-from floodmark.control._json import from_json
 from floodmark.errors import InvalidOption
 
 _LEAST: Final = {"tick": 100_000, "compaction_window": 0, "release_after": 1}
@@ -74,7 +74,7 @@ def check_settings(settings: Mapping[str, Duration | None]) -> dict[str, int | N
         if value is None and name in _MAY_BE_NONE:
             checked[name] = None
             continue
-        micros = micros_of(value, name)  # type: ignore[arg-type]
+        micros = duration_micros(value, name)  # type: ignore[arg-type]
         if micros < _LEAST[name]:
             raise InvalidOption(
                 f"{name} is {value!r}.",

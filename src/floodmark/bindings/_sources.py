@@ -6,13 +6,13 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, delete, select, update
 
-from floodmark._durations import Duration
-from floodmark._words import did_you_mean
+from floodmark._util.codec import from_json, to_json
+from floodmark._util.text import did_you_mean
+from floodmark._util.times import Duration
 from floodmark.bindings._checks import check_text
 from floodmark.bindings._schema import ALL_TABLES, SOURCES
 from floodmark.bindings._source import DEFAULTS, BindingSource, check_settings, load_source
 from floodmark.control import Home, JsonValue
-from floodmark.control._json import from_json, to_json
 from floodmark.control._store import insert_unless_there
 from floodmark.errors import InvalidOption, SourceRecreated, UnknownSource
 

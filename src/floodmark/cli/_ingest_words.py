@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from floodmark._words import did_you_mean
+from floodmark._util.text import did_you_mean
 from floodmark.errors import InvalidOption, UnknownUnit
 from floodmark.ingest import Bound, Plan, Range, Status, Typical, Unit
 

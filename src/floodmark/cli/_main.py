@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from time import time_ns
 from typing import Final
 
-from floodmark._words import did_you_mean
+from floodmark._util.text import did_you_mean
 from floodmark.cli._bindings import add_bindings
 from floodmark.cli._bindings import run as run_bindings
 from floodmark.cli._ingest import add_ingest, run_ingest

@@ -6,7 +6,7 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
-from floodmark._durations import micros_of
+from floodmark._util.times import duration_micros
 
 
 def add_tokens(commands: Any) -> None:
@@ -43,7 +43,7 @@ def run_tokens(arguments: argparse.Namespace, now: int) -> None:
             Tokens(home).revoke(arguments.id)
         print(f"The token {arguments.id} is revoked.")
     else:
-        ttl = None if arguments.expires is None else micros_of(arguments.expires, "expires", least=1)
+        ttl = None if arguments.expires is None else duration_micros(arguments.expires, "expires", least=1)
         with Home.open(arguments.home) as home:
             token, text = Tokens(home).create(arguments.scope, arguments.prefix or [""], label=arguments.label, ttl=ttl)
         # Alone on its stream, so that a script can take it.

@@ -2,13 +2,13 @@
 
 from typing import Any
 
+from floodmark._util.codec import open_snapshot
 from floodmark.cli._answer import Answer, ColumnAnswer, OriginAnswer
 from floodmark.cli._release import release_of
 from floodmark.cli._told import Told
 from floodmark.control import JsonValue, Observation, Queries, Step, WatermarkSteps
 from floodmark.errors import SnapshotInvalid, UnknownIncarnation
 from floodmark.progress import Coalescer, InputView
-from floodmark.progress._snapshot import reading
 
 
 def why(name_or_id: str, queries: Queries, steps: WatermarkSteps, now: int) -> Answer:
@@ -33,7 +33,7 @@ def _explained(
     column: str, step: Step, observations: tuple[Observation, ...], settings: JsonValue, now: int
 ) -> ColumnAnswer:
     told = Told.of(observations)
-    with reading(step.snapshot, "origin-watermarks") as saved:
+    with open_snapshot(step.snapshot, "origin-watermarks") as saved:
         explanation = Coalescer.restore(saved["merged"]).explain()
         view = explanation.keys[column]
         memories = dict(saved["origins"])

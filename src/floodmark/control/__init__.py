@@ -14,10 +14,10 @@ Every change is conditional on what it was built on; who comes second gets a `Co
 microseconds since the epoch: an argument, or, where processes must agree on them, the store's.
 """
 
+from floodmark._util.codec import JsonValue
 from floodmark.control._batch_watermarks import BatchOf, BatchWatermarks
 from floodmark.control._changes import bump
 from floodmark.control._home import Home
-from floodmark.control._json import JsonValue
 from floodmark.control._leases import LEASES_TOPIC, Lease, Leases
 from floodmark.control._members import MEMBERS_TOPIC, Member, Members
 from floodmark.control._queries import Queries

@@ -6,13 +6,13 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, and_, delete, select
 
+from floodmark._util.codec import from_json
+from floodmark._util.ints import check_int64, check_number, check_watermark
+from floodmark._util.names import check_id
 from floodmark.control._home import Home
-from floodmark.control._json import from_json
 from floodmark.control._schema import BATCHES, PLACES, QUERIES
 from floodmark.control._store import put
-from floodmark.control._values import check_id, check_number
 from floodmark.errors import AmbiguousQuery
-from floodmark.progress._int64 import check_int64, check_watermark
 
 
 @dataclass(frozen=True, slots=True)

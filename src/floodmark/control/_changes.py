@@ -10,8 +10,8 @@ from typing import Final
 
 from sqlalchemy import Connection, text
 
+from floodmark._util.names import check_id
 from floodmark.control._store import Store, Watch
-from floodmark.control._values import check_id
 from floodmark.errors import InvalidOption
 
 _TOPICS: Final = "floodmark_changed_topics"

@@ -6,11 +6,12 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, and_, func, select, update
 
+from floodmark._util.names import check_id
+from floodmark._util.times import check_ttl
 from floodmark.control._changes import bump
 from floodmark.control._home import Home
 from floodmark.control._schema import LEASES
 from floodmark.control._store import insert_unless_there
-from floodmark.control._values import check_id, check_ttl
 from floodmark.errors import LeaseLost
 
 LEASES_TOPIC: Final = "leases"

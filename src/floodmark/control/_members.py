@@ -6,11 +6,12 @@ from uuid import uuid4
 
 from sqlalchemy import Connection, and_, delete, select, update
 
+from floodmark._util.names import check_id
+from floodmark._util.times import check_ttl
 from floodmark.control._changes import bump
 from floodmark.control._home import Home
 from floodmark.control._schema import MEMBERS
 from floodmark.control._store import put
-from floodmark.control._values import check_id, check_ttl
 from floodmark.errors import UnknownMember
 
 MEMBERS_TOPIC: Final = "members"

@@ -6,13 +6,12 @@ from typing import Any
 
 from sqlalchemy import Row, select, update
 
-from floodmark._words import did_you_mean
+from floodmark._util.codec import from_json, to_json
+from floodmark._util.text import did_you_mean, replace_unstorable
 from floodmark.control._home import Home
-from floodmark.control._json import from_json, to_json
 from floodmark.control._query_record import QueryRecord, merged
 from floodmark.control._schema import QUERIES
 from floodmark.control._store import insert_unless_there
-from floodmark.control._values import storable
 from floodmark.errors import AmbiguousQuery, UnknownQuery
 
 
@@ -101,7 +100,7 @@ def _columns(record: QueryRecord) -> dict[str, Any]:
     # These come from Spark and from users as they are, and must not keep a query from being known.
     free = {"name": record.name, "error": record.error}
     return asdict(record) | {
-        **{key: None if value is None else storable(value) for key, value in free.items()},
+        **{key: None if value is None else replace_unstorable(value) for key, value in free.items()},
         "incarnations": to_json(record.incarnations, "incarnations"),
         "warnings": to_json(record.warnings, "warnings"),
     }

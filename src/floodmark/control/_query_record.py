@@ -3,9 +3,9 @@
 from dataclasses import dataclass, replace
 from typing import Final, Literal, get_args
 
-from floodmark.control._values import check_id, check_number
+from floodmark._util.ints import check_int64, check_number
+from floodmark._util.names import check_id
 from floodmark.errors import InvalidOption
-from floodmark.progress._int64 import check_int64
 
 QueryState = Literal["running", "stopped", "failed"]
 """Whether a query runs, or how it ended."""

@@ -13,12 +13,12 @@ from typing import Final, Literal, get_args
 
 from sqlalchemy import delete, insert, select
 
-from floodmark._words import did_you_mean
+from floodmark._util.codec import from_json, to_json
+from floodmark._util.text import did_you_mean
+from floodmark._util.times import check_ttl
 from floodmark.control._changes import bump
 from floodmark.control._home import Home
-from floodmark.control._json import from_json, to_json
 from floodmark.control._schema import TOKENS
-from floodmark.control._values import check_ttl
 from floodmark.errors import InvalidName, InvalidOption, UnknownToken
 
 Scope = Literal["read", "write", "admin"]

@@ -6,13 +6,13 @@ from typing import Any
 from sqlalchemy import Connection, Row, Table, delete, func, insert, literal, select
 from sqlalchemy.exc import IntegrityError
 
+from floodmark._util.codec import JsonValue, from_json, to_json
+from floodmark._util.ints import check_int64, check_number, check_watermark
+from floodmark._util.names import check_id
 from floodmark.control._home import Home
-from floodmark.control._json import JsonValue, from_json, to_json
 from floodmark.control._schema import INCARNATIONS, OBSERVATIONS, STEPS
-from floodmark.control._values import check_id, check_number
 from floodmark.errors import Conflict, UnknownIncarnation, UnknownStep
 from floodmark.progress import Snapshot
-from floodmark.progress._int64 import check_int64, check_watermark
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import quote, quote_plus, unquote_plus, urldefrag, urlsplit, urlunsplit
 
-from floodmark._words import did_you_mean
+from floodmark._util.text import did_you_mean
 from floodmark.errors import RestRequestInvalid, UnknownVariable
 from floodmark.extract._rest_times import written_time
 from floodmark.ingest import RestSource, Row

@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodmark._words import did_you_mean
+from floodmark._util.text import did_you_mean
 from floodmark.errors import DuplicateName, SourceValueUnfit, UnknownColumn
 from floodmark.ingest._calendar import wall
 

@@ -7,8 +7,8 @@ from uuid import uuid4
 
 from sqlalchemy import Connection, delete, func, insert, select, update
 
+from floodmark._util.codec import to_json
 from floodmark.control import Home, Lease, Leases
-from floodmark.control._json import to_json
 from floodmark.errors import JobRunning
 from floodmark.ingest._job import Job
 from floodmark.ingest._known import register_units

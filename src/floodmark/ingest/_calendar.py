@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Final
 from zoneinfo import ZoneInfo, available_timezones
 
-from floodmark._words import did_you_mean
+from floodmark._util.text import did_you_mean
 from floodmark.errors import ZoneUnknown
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, Final
 
-from floodmark._words import did_you_mean
+from floodmark._util.text import did_you_mean
 from floodmark.ingest._job import Job
 from floodmark.ingest._rest_spec import RestSource
 from floodmark.ingest._source_spec import FilesSource, SqlSource

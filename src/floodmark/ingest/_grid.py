@@ -6,7 +6,7 @@ from datetime import datetime
 from itertools import pairwise
 from typing import Final, Literal, Self, get_args
 
-from floodmark._words import did_you_mean
+from floodmark._util.text import did_you_mean
 from floodmark.errors import GridInvalid
 from floodmark.ingest._bound import Bound, rounded
 from floodmark.ingest._calendar import LATEST, moment, shown, wall, zone_of

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
-from floodmark.control._values import check_id
+from floodmark._util.names import check_id
 from floodmark.errors import JobInvalid, RangeInvalid
 from floodmark.ingest._bound import Bound, rounded
 from floodmark.ingest._calendar import shown, zone_of

@@ -5,14 +5,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from floodmark.errors import FloodmarkError
+from floodmark.ingest._bound import Bound
 from floodmark.ingest._calendar import zone_of
 from floodmark.ingest._fit import check_fit
 from floodmark.ingest._frozen import Frozen
-from floodmark.ingest._grid import PERIODS
-from floodmark.ingest._job import Bound, Grid, Job, Limits, TimeWatermark, UnitWatermark
+from floodmark.ingest._grid import PERIODS, Grid
+from floodmark.ingest._job import Job, Limits, TimeWatermark
 from floodmark.ingest._spec_tables import place_of, read_secret, read_source, read_target, read_url
 from floodmark.ingest._tables import Table
 from floodmark.ingest._target_spec import Landing
+from floodmark.ingest._unit import UnitWatermark
 from floodmark.ingest._unit_rows import FORMATS
 from floodmark.ingest._units import MOST_UNITS, SecondaryInput, listed_units
 from floodmark.ingest._variables import Scalar

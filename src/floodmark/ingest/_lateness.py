@@ -5,7 +5,7 @@ from typing import Final
 
 from sqlalchemy import Connection, select, text
 
-from floodmark.control._values import check_number
+from floodmark._util.ints import check_number
 from floodmark.ingest._schema import LATENESS
 
 _ADD: Final = text(

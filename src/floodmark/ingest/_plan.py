@@ -23,9 +23,10 @@ from typing import Final
 from floodmark.ingest._coverage import NOTHING, Coverage
 from floodmark.ingest._dil_rules import dil_work_units, states_of
 from floodmark.ingest._due import Due, Frame
-from floodmark.ingest._job import Job, Unit
+from floodmark.ingest._job import Job
 from floodmark.ingest._ranges import Range, gaps, touches
 from floodmark.ingest._row import REASONS, STAGES, Reason, Row
+from floodmark.ingest._unit import Unit
 
 LISTED: Final = 10_000
 """How many cells are listed of those that are held, and of what has expired. All are counted."""

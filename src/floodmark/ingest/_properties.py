@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from floodmark.errors import FloodmarkError, JobFileInvalid
+from floodmark.ingest._bound import Bound
 from floodmark.ingest._calendar import zone_of
-from floodmark.ingest._job import Bound, Grid, Job, Limits, TimeWatermark, UnitWatermark
+from floodmark.ingest._grid import Grid
+from floodmark.ingest._job import Job, Limits, TimeWatermark
 from floodmark.ingest._properties_syntax import Property, read_properties
 from floodmark.ingest._tables import Origin
+from floodmark.ingest._unit import UnitWatermark
 from floodmark.ingest._units import SecondaryInput, listed_units
 from floodmark.ingest._variables import Scalar, environment_of, substitute_shell
 

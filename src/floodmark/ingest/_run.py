@@ -11,8 +11,8 @@ from typing import Any, Final, Literal, Self
 
 from sqlalchemy import Connection, delete, select, text, update
 
+from floodmark._util.text import replace_unstorable
 from floodmark.control import Home, Lease, Leases
-from floodmark.control._values import storable
 from floodmark.errors import NotPlanned
 from floodmark.ingest._calendar import zone_of
 from floodmark.ingest._coverage import UnitCoverage
@@ -304,4 +304,4 @@ class Run:
 
 
 def _kept(error: str) -> str:
-    return storable(error)[:_LONGEST_ERROR] or "no reason was given"
+    return replace_unstorable(error)[:_LONGEST_ERROR] or "no reason was given"

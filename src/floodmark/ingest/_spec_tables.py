@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from floodmark._durations import micros_of
+from floodmark._util.times import duration_micros
 from floodmark.ingest._calendar import zone_of
 from floodmark.ingest._rest_spec import AUTHS, PAGINGS, Auth, Pagination, RestSource
 from floodmark.ingest._secrets import Secret
@@ -170,7 +170,7 @@ def _rate(table: Table) -> float | None:
         count, per, time = value.partition(" per ")
         if per and count.strip().isdecimal() and int(count) > 0:
             with table.locating("rate"):
-                return int(count) * 1e6 / micros_of(time if time[:1].isdigit() else f"1 {time}", "rate", least=1)
+                return int(count) * 1e6 / duration_micros(time if time[:1].isdigit() else f"1 {time}", "rate", least=1)
     raise table.refuse(
         "rate",
         f"{dotted((*table.path, 'rate'))} is {value!r}.",

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import date, datetime, time
 from typing import Any, TypeVar
 
-from floodmark._durations import micros_of
-from floodmark._words import did_you_mean
+from floodmark._util.text import did_you_mean
+from floodmark._util.times import duration_micros
 from floodmark.errors import FloodmarkError, JobFileInvalid
 
 _T = TypeVar("_T")
@@ -124,7 +124,7 @@ class Table:
         if key not in self.values:
             return default
         with self.locating(key):
-            return micros_of(self.values[key], dotted((*self.path, key)))
+            return duration_micros(self.values[key], dotted((*self.path, key)))
 
     def choice(self, key: str, known: Sequence[str], default: str | None = None) -> str:
         """Return one of the known words."""

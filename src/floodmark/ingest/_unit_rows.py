@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
-from floodmark._words import did_you_mean
+from floodmark._util.text import did_you_mean
 from floodmark.errors import MissingPackage, SecondaryInputFailed
 
 UnitRow = Mapping[str, Any]

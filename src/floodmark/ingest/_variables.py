@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from floodmark._words import did_you_mean
+from floodmark._util.text import did_you_mean
 from floodmark.errors import JobFileInvalid, UnknownVariable
 
 _REFERENCE: Final = re.compile(r"\{\{\s*([^{}]*?)\s*\}\}")

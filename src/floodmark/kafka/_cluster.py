@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 from confluent_kafka import OFFSET_INVALID, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
-from floodmark._words import did_you_mean
+from floodmark._util.text import did_you_mean
 from floodmark.errors import UnknownTopic
 from floodmark.kafka._failures import LastError, failure, is_unknown, learn_partitions, new_client, patiently
 from floodmark.kafka._settings import KafkaSettings

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import types
 
-from floodmark.control._disk import sync
+from floodmark._util.disk import sync_to_disk
 from floodmark.delta._staging import StagedFile
 from floodmark.delta._stats import stats_of
 from floodmark.errors import FloodmarkError, TableFailed, TableUnfit
@@ -144,7 +144,7 @@ class _Files:
             if partition in self._open:
                 self._close(partition)
         for directory in {file.path.parent for file in self._made}:
-            sync(directory)
+            sync_to_disk(directory)
         return tuple(self._done)
 
     def remove(self) -> None:
@@ -229,7 +229,7 @@ class _File:
     def close(self) -> pq.FileMetaData:
         self._writer.close()
         self._sink.close()
-        sync(self._hidden)
+        sync_to_disk(self._hidden)
         self._hidden.replace(self.path)
         return self._told[0]
 

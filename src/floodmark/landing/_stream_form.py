@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from floodmark._words import did_you_mean
+from floodmark._util.text import did_you_mean
 from floodmark.errors import JobInvalid, StreamUnfit, UnknownStream
 from floodmark.ingest import Job, Landing, SqlSource
 from floodmark.ingest._fit import unit_fields, watermark_of

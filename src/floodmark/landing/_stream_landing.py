@@ -24,7 +24,7 @@ from itertools import chain
 from threading import Lock
 from typing import Any, Final
 
-from floodmark._durations import Duration
+from floodmark._util.times import Duration, micros_in_unit
 from floodmark.errors import (
     FloodmarkError,
     RangeLate,
@@ -42,7 +42,6 @@ from floodmark.streams import Stream, StreamHome, Transaction, TransactionalWrit
 from floodmark.streams._catalog import check_not_sealed
 from floodmark.streams._cycle import read
 from floodmark.streams._transaction_rows import OPENED_AGAIN, Told
-from floodmark.streams._units import micros_in
 from floodmark.streams._watermarker import Wait, WaitReason
 
 PREPARED: Final = "prepared"
@@ -179,7 +178,7 @@ class StreamLanding:
                 return
             now = run.plan.now
             reached = settled_through(self._job, Ingestion(self._home.home).coverage(self._job.name), now)
-            told = None if reached is None else micros_in(taken.unit, reached)
+            told = None if reached is None else micros_in_unit(taken.unit, reached)
             if told is None or (taken.noted is not None and told <= taken.noted):
                 return
             try:
@@ -267,7 +266,7 @@ class StreamLanding:
         taken.writer.begin().commit()
 
     def _check_on_time(self, taken: _Taken, row: Row) -> None:
-        if self._form.keys or taken.noted is None or micros_in(taken.unit, row.range.lo) >= taken.noted:
+        if self._form.keys or taken.noted is None or micros_in_unit(taken.unit, row.range.lo) >= taken.noted:
             return
         shown = self._job.shown
         raise RangeLate(

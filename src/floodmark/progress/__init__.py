@@ -9,6 +9,9 @@
 | `Alignment` | how far ahead of the slowest input a fast one may read |
 """
 
+from floodmark._util.codec import Snapshot
+from floodmark._util.ints import INT64_MAX, INT64_MIN
+from floodmark._util.names import Name
 from floodmark.progress._alignment import Alignment
 from floodmark.progress._coalescer import Coalescer, NotRising
 from floodmark.progress._explanation import Explanation, InputView, KeyView
@@ -22,14 +25,11 @@ from floodmark.progress._generators import (
 )
 from floodmark.progress._groups import GroupedCoalescer, GroupSignals
 from floodmark.progress._inputs import Revived
-from floodmark.progress._int64 import INT64_MAX, INT64_MIN
-from floodmark.progress._names import Name
 from floodmark.progress._origin_memory import IdleCause, OriginActivity
 from floodmark.progress._origins import OriginWatermarks
 from floodmark.progress._policies import Frame, Idleness
 from floodmark.progress._prefix import Outcome
 from floodmark.progress._signals import IDLE, Idle, Signal, Watermark
-from floodmark.progress._snapshot import Snapshot
 from floodmark.progress._statistics import BatchOutcome, OriginStatistics
 from floodmark.progress._tracker import Tracker
 

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
+from floodmark._util.ints import INT64_MAX, check_watermark
+from floodmark._util.names import Name
 from floodmark.errors import UnknownInput
 from floodmark.progress._generators import check_duration
-from floodmark.progress._int64 import INT64_MAX, check_watermark
-from floodmark.progress._names import Name
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from typing import Final
 
 import numpy as np
 
+from floodmark._util.ints import INT64_MIN, Int64Array
 from floodmark.errors import ChunkConflict
-from floodmark.progress._int64 import INT64_MIN, Int64Array
 from floodmark.progress._prefix import NO_WATERMARK, Prefix
 from floodmark.progress._reports import BoolArray, Reports
 from floodmark.progress._runs import Run, covers, place_of

@@ -6,14 +6,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from floodmark._util.codec import Snapshot, new_snapshot, open_snapshot
+from floodmark._util.ints import INT64_MAX, INT64_MIN, Int64Array, check_now, check_watermark, watermark_column
+from floodmark._util.names import Name
 from floodmark.errors import InvalidOption, WatermarkNotRising
 from floodmark.progress._explanation import Explanation, explain_key
 from floodmark.progress._inputs import ACTIVE, IDLE_STATE, STATE_NAMES, Inputs, Revived
-from floodmark.progress._int64 import INT64_MAX, INT64_MIN, Int64Array, check_now, check_watermark, watermark_column
 from floodmark.progress._keys import Keys
-from floodmark.progress._names import Name
 from floodmark.progress._signals import IDLE, Signal, check_key
-from floodmark.progress._snapshot import Snapshot, new_snapshot, reading
 
 NotRising = Literal["fail", "ignore"]
 """What happens to a watermark that is not above the one before it."""
@@ -316,7 +316,7 @@ class Coalescer:
     @classmethod
     def restore(cls, snapshot: Snapshot) -> "Coalescer":
         """Return the coalescer that `snapshot` was taken of."""
-        with reading(snapshot, "coalescer") as saved:
+        with open_snapshot(snapshot, "coalescer") as saved:
             merged = cls(revived=saved["revived"], not_rising=saved["not_rising"])
             merged._inputs.load(saved["inputs"])
             for key, values in saved["keys"]:

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from floodmark._util.ints import INT64_MAX
+from floodmark._util.names import Name
 from floodmark.progress._inputs import ACTIVE, STATE_NAMES, Inputs, known_since
-from floodmark.progress._int64 import INT64_MAX
 from floodmark.progress._key_state import KeyState
-from floodmark.progress._names import Name
 
 
 @dataclass(frozen=True, slots=True)

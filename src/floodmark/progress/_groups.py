@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from floodmark._util.codec import Snapshot, new_snapshot, open_snapshot
+from floodmark._util.names import Name, check_new_name
 from floodmark.errors import InputFinished, UnknownInput
 from floodmark.progress._coalescer import Coalescer, NotRising
 from floodmark.progress._explanation import Explanation
 from floodmark.progress._inputs import Revived
-from floodmark.progress._names import Name, check_new_name
 from floodmark.progress._signals import IDLE, Signal
-from floodmark.progress._snapshot import Snapshot, new_snapshot, reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ class GroupedCoalescer:
     @classmethod
     def restore(cls, snapshot: Snapshot) -> "GroupedCoalescer":
         """Return the coalescer that `snapshot` was taken of."""
-        with reading(snapshot, "grouped-coalescer") as saved:
+        with open_snapshot(snapshot, "grouped-coalescer") as saved:
             restored = cls({}, revived=saved["revived"], not_rising=saved["not_rising"])
             restored._merged = Coalescer.restore(saved["merged"])
             restored._groups = {group: Coalescer.restore(inner) for group, inner in saved["groups"]}

@@ -7,10 +7,10 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from floodmark._util.ints import Int64Array, check_int64
+from floodmark._util.names import Name, check_new_name
 from floodmark.errors import BatchInvalid, InputFinished, InvalidOption, UnknownInput
-from floodmark.progress._int64 import Int64Array, check_int64
 from floodmark.progress._key_state import UNKNOWN_SINCE
-from floodmark.progress._names import Name, check_new_name
 
 Revived = Literal["hold", "exclude"]
 """What happens to an input that comes back from idleness and lags behind the output."""

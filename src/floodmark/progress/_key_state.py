@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from floodmark.progress._int64 import INT64_MIN, Int64Array, check_int64, check_watermark
+from floodmark._util.ints import INT64_MIN, Int64Array, check_int64, check_watermark
 from floodmark.progress._min_tree import ABSENT, MinTree
 from floodmark.progress._signals import Watermark
 

@@ -4,7 +4,7 @@ from array import array
 
 import numpy as np
 
-from floodmark.progress._int64 import INT64_MAX, Int64Array
+from floodmark._util.ints import INT64_MAX, Int64Array
 
 ABSENT = INT64_MAX
 """Loses every match: the value of a leaf that does not take part."""

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from floodmark._util.ints import Int64Array
 from floodmark.errors import UnknownOrigin
-from floodmark.progress._int64 import Int64Array
 
 _TABLE_LIMIT = 1 << 16
 

@@ -5,8 +5,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from floodmark._util.ints import Int64Array
 from floodmark.progress._generators import GeneratorState
-from floodmark.progress._int64 import Int64Array
 
 IdleCause = Literal["declared", "timeout"]
 """Why an origin is idle: it said so, or it was silent for long and had nothing unread."""

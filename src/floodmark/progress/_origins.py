@@ -6,24 +6,17 @@ from typing import Final, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
+from floodmark._util.codec import Snapshot, new_snapshot, open_snapshot
+from floodmark._util.ints import INT64_MIN, Int64Array, check_int64, check_watermark, int64_column, watermark_column
+from floodmark._util.names import Name
 from floodmark.errors import InvalidOption, UnknownKey
 from floodmark.progress._coalescer import Coalescer
 from floodmark.progress._explanation import Explanation
 from floodmark.progress._generators import BatchGenerator, Generator, GeneratorState, check_duration
 from floodmark.progress._inputs import Revived
-from floodmark.progress._int64 import (
-    INT64_MIN,
-    Int64Array,
-    check_int64,
-    check_watermark,
-    int64_column,
-    watermark_column,
-)
-from floodmark.progress._names import Name
 from floodmark.progress._origin_memory import OriginActivity, OriginMemory
 from floodmark.progress._policies import Frame, Idleness
 from floodmark.progress._signals import IDLE, Signal, Watermark, check_key
-from floodmark.progress._snapshot import Snapshot, new_snapshot, reading
 
 _BELOW_ALL: Final = INT64_MIN - 1
 _Value = TypeVar("_Value")
@@ -259,7 +252,7 @@ class OriginWatermarks:
         97
         """
         restored = cls(generators, now=now, idle=idle, frame=frame, future=future)
-        with reading(snapshot, "origin-watermarks") as saved:
+        with open_snapshot(snapshot, "origin-watermarks") as saved:
             restored._dropped = set(saved["dropped"])
             for key in restored._dropped:
                 restored._generators.pop(key, None)

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
+from floodmark._util.ints import INT64_MIN
 from floodmark.errors import InvalidOption
 from floodmark.progress._generators import check_duration
-from floodmark.progress._int64 import INT64_MIN
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from itertools import count
 from typing import Final
 
+from floodmark._util.ints import INT64_MIN
 from floodmark.errors import ChunkConflict, PendingLimitReached
-from floodmark.progress._int64 import INT64_MIN
 from floodmark.progress._runs import Run, covers, insert, place_of
 from floodmark.progress._sequence import OpenSequence
 

@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from floodmark._util.ints import check_watermark
+from floodmark._util.names import Name, check_new_name
 from floodmark.errors import OriginClosed
-from floodmark.progress._int64 import check_watermark
-from floodmark.progress._names import Name, check_new_name
 from floodmark.progress._origin_codes import OriginCodes, unknown_origin
 from floodmark.progress._prefix import NO_WATERMARK, Prefix
 from floodmark.progress._tracker_state import load_prefix, merge_prefix, save_prefix

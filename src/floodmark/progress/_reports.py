@@ -7,8 +7,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from floodmark._util.ints import Int64Array, check_int64, int64_column, watermark_column
 from floodmark.errors import BatchInvalid, NumberOutOfRange
-from floodmark.progress._int64 import Int64Array, check_int64, int64_column, watermark_column
 
 BoolArray = NDArray[np.bool_]
 

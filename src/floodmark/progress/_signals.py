@@ -4,8 +4,8 @@ import enum
 from dataclasses import dataclass
 from typing import Final
 
+from floodmark._util.ints import check_watermark
 from floodmark.errors import InvalidValue
-from floodmark.progress._int64 import check_watermark
 
 
 @dataclass(frozen=True, slots=True, order=True)

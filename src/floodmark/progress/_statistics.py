@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from floodmark.progress._names import Name
+from floodmark._util.names import Name
 from floodmark.progress._prefix import NO_WATERMARK, Prefix
 
 

@@ -6,14 +6,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike
 
+from floodmark._util.codec import Snapshot, new_snapshot, open_snapshot
+from floodmark._util.ints import INT64_MAX, INT64_MIN, check_int64, check_watermark
+from floodmark._util.names import Name
 from floodmark.errors import BatchInvalid, InvalidOption, InvalidValue
 from floodmark.progress._batch import Plan, apply_plan, plan_batch
-from floodmark.progress._int64 import INT64_MAX, INT64_MIN, check_int64, check_watermark
-from floodmark.progress._names import Name
 from floodmark.progress._prefix import ADVANCED, NO_WATERMARK, WAITING, Outcome, Prefix
 from floodmark.progress._registry import Registry
 from floodmark.progress._reports import Reports, check_from, read_reports
-from floodmark.progress._snapshot import Snapshot, new_snapshot, reading
 from floodmark.progress._statistics import BatchOutcome, OriginStatistics, known_time
 
 _FIRST_ATTEMPT: Final = 0
@@ -328,7 +328,7 @@ class Tracker:
     @classmethod
     def restore(cls, snapshot: Snapshot) -> "Tracker":
         """Return the tracker that `snapshot` was taken of."""
-        with reading(snapshot, "tracker") as state:
+        with open_snapshot(snapshot, "tracker") as state:
             tracker = cls(first=state["first"], chunk_base=state["chunk_base"], max_pending=state["max_pending"])
             tracker._origins.load(state, tracker._max_pending)
         return tracker

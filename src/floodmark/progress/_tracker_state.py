@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from floodmark.progress._int64 import check_int64
+from floodmark._util.ints import check_int64
 from floodmark.progress._prefix import NO_WATERMARK, Prefix
 from floodmark.progress._runs import Run, covers
 from floodmark.progress._sequence import OpenSequence

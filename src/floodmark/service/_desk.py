@@ -7,10 +7,10 @@ from typing import Annotated, Any, Final, ParamSpec, TypeVar
 from fastapi import Depends, Path, Query
 from starlette.requests import Request
 
-from floodmark._words import did_you_mean
+from floodmark._util.ints import INT64_MAX
+from floodmark._util.text import did_you_mean
 from floodmark.control import Scope, Token
 from floodmark.errors import NotAllowed, RequestInvalid, StreamDeleted, UnknownStream
-from floodmark.progress._int64 import INT64_MAX
 from floodmark.service._limits import ServiceLimits
 from floodmark.service._mark_queue import MarkQueue
 from floodmark.service._workers import Workers

@@ -5,7 +5,7 @@ from typing import Annotated, Final, Literal
 
 from fastapi import APIRouter, Path, Query
 
-from floodmark.progress._int64 import INT64_MAX, INT64_MIN
+from floodmark._util.ints import INT64_MAX, INT64_MIN
 from floodmark.service._desk import Desk, DeskOf, StreamId, StreamName, bad_request
 from floodmark.service._forms import EntriesView, EntryView, ExplanationView, FoundEntryView, NumbersView
 from floodmark.service._statuses import Json

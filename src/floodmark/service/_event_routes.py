@@ -7,8 +7,8 @@ from fastapi import APIRouter, Path, Query
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from floodmark._util.ints import INT64_MAX
 from floodmark.errors import OffsetOutOfRange
-from floodmark.progress._int64 import INT64_MAX
 from floodmark.service._desk import Desk, DeskOf, StreamId, StreamName, bad_request
 from floodmark.service._forms import EndsView
 from floodmark.service._statuses import Json

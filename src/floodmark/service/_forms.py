@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from floodmark.progress._int64 import INT64_MAX, INT64_MIN
+from floodmark._util.ints import INT64_MAX, INT64_MIN
 
 MOST_SEGMENTS = 10_000
 

@@ -10,10 +10,10 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Path, Query
 
-from floodmark._words import did_you_mean
+from floodmark._util.ints import INT64_MAX
+from floodmark._util.text import did_you_mean
 from floodmark.control import Scope
 from floodmark.errors import UnknownGroup
-from floodmark.progress._int64 import INT64_MAX
 from floodmark.service._desk import Desk, DeskOf
 from floodmark.service._forms import Done
 from floodmark.service._group_forms import (

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from floodmark._util.ints import INT64_MAX
 from floodmark.errors import FloodmarkError
-from floodmark.progress._int64 import INT64_MAX
 from floodmark.service._desk import DESK, Desk
 from floodmark.service._forms import MarkForm
 from floodmark.service._statuses import Json, refusal

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from floodmark._durations import Duration
+from floodmark._util.times import Duration
 from floodmark.service._limits import ServiceLimits
 from floodmark.service._listener import Tls
 from floodmark.service._service import Service

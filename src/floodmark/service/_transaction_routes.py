@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path
 from starlette.requests import Request
 
-from floodmark.progress._int64 import INT64_MAX, check_watermark
+from floodmark._util.ints import INT64_MAX, check_watermark
 from floodmark.service._desk import DeskOf, StreamId, StreamName, bad_request
 from floodmark.service._event_routes import EVENTS_BODY, arrow_body
 from floodmark.service._forms import CommitForm, CommitView, Done, NewTransaction, StateView, TransactionView

@@ -22,7 +22,7 @@ from urllib.parse import quote
 
 import pyarrow.parquet as pq
 
-from floodmark.control._disk import sync
+from floodmark._util.disk import sync_to_disk
 from floodmark.errors import TableFailed, TableUnfit
 from floodmark.sinks._closings import Closing, Part, counted
 
@@ -101,11 +101,11 @@ class FileLog:
         for path in sorted(self.begin(attempt).iterdir()):
             rows = pq.read_metadata(path).num_rows if path.suffix == ".parquet" else 0
             if rows:
-                sync(path)
+                sync_to_disk(path)
                 parts.append(Part(path.relative_to(self._path).as_posix(), rows))
             else:
                 path.unlink()
-        sync(self.begin(attempt))
+        sync_to_disk(self.begin(attempt))
         return parts
 
     def add(self, record: Closing) -> bool:
@@ -164,7 +164,7 @@ def _put(path: Path, value: bytes) -> bool:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         new.write_bytes(value)
-        sync(new)
+        sync_to_disk(new)
         try:
             # Unlike to rename, this never takes the place of another file.
             os.link(new, path)
@@ -172,7 +172,7 @@ def _put(path: Path, value: bytes) -> bool:
             return False
         finally:
             new.unlink()
-        sync(path.parent)
+        sync_to_disk(path.parent)
     except OSError as error:
         raise TableFailed(
             f"The file {path} could not be made: {error}.",

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from sqlalchemy import Connection, Row, delete, select, update
 
-from floodmark._words import did_you_mean
+from floodmark._util.text import did_you_mean
 from floodmark.bindings import Bindings, Hold, QueryReaders
 from floodmark.control import Home
 from floodmark.control._store import insert_unless_there

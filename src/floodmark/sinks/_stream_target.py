@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
+from floodmark._util.times import micros_in_unit
 from floodmark.errors import (
     FloodmarkError,
     SinkFenced,
@@ -56,7 +57,6 @@ from floodmark.streams import Position, Stream, StreamHome, Transaction, Transac
 from floodmark.streams._catalog import check_not_sealed
 from floodmark.streams._positions import furthest
 from floodmark.streams._transaction_rows import OPENED_AGAIN, TIMED_OUT, Told
-from floodmark.streams._units import micros_in
 
 _FLUSH_BYTES: Final = 16 * 2**20
 """After so many bytes rows leave this process, and wait in the home."""
@@ -295,7 +295,7 @@ class StreamTarget:
     def _commit(self, started: _Started, progress: Progress) -> None:
         transaction, stream = self._transaction(started), started.stream
         info = stream.info
-        times = {key: micros_in(info.settings.unit, mark.time) for key, mark in progress.marks.items()}
+        times = {key: micros_in_unit(info.settings.unit, mark.time) for key, mark in progress.marks.items()}
 
         def also(connection: Connection) -> None:
             started.record = self._records.record(connection, started.record, progress, transaction.id)

@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from floodmark._durations import Duration
+    from floodmark._util.times import Duration
     from floodmark.spark._ingest_job import ingest_job
     from floodmark.spark._late_rows import late
     from floodmark.spark._marks import Operators, follow_marks
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 _PLACES: Final = {
-    "Duration": "floodmark._durations",
+    "Duration": "floodmark._util.times",
     "Late": "floodmark.spark._settings",
     "LateRows": "floodmark.spark._read_stream",
     "Operators": "floodmark.spark._marks",

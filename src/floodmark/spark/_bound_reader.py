@@ -10,6 +10,7 @@ from uuid import uuid4
 from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
+from floodmark._util.times import micros_in_unit
 from floodmark.bindings import (
     AlignedReaders,
     BindingHistory,
@@ -27,7 +28,6 @@ from floodmark.errors import HomeBusy, HomeUnusable, KafkaAway
 from floodmark.spark._bound import Bound, Pacing
 from floodmark.spark._query_hold import QueryHold
 from floodmark.spark._stream_rows import Mark, RangePart, TimeFilter, open_home, to_micros
-from floodmark.streams._units import micros_in
 
 T = TypeVar("T")
 B = TypeVar("B", bound=Bound)
@@ -208,7 +208,7 @@ class BoundReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[B
             return Limits(until=self._until, end=end)
         key, unit = self._time_key(bound)
         most = settings.max_event_time
-        event_time = None if most is None else (key, max(1, micros_in(unit, most)))
+        event_time = None if most is None else (key, max(1, micros_in_unit(unit, most)))
         return Limits(
             rows=self._most_rows(bound), event_time=event_time, until=self._until, end=end, at_marks=settings.settle
         )
@@ -227,7 +227,7 @@ class BoundReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[B
         slowest = together.slowest_other(start.incarnation)
         if slowest is None:
             return limits
-        most = micros_in(unit, slowest + self._settings.max_ahead)
+        most = micros_in_unit(unit, slowest + self._settings.max_ahead)
         # A query that reads what is available now would take a pause for its end.
         if mine is not None and mine > most and self._until is None:
             return None

@@ -6,7 +6,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import MapType, StructField, TimestampType, VariantType
 
-from floodmark._words import did_you_mean
+from floodmark._util.text import did_you_mean
 from floodmark.errors import InvalidOption, UnknownColumn, UnsupportedFrame
 
 # Spark knows an event-time column by this entry in its metadata, and by nothing else.

@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField
 
-from floodmark._durations import Duration, micros_of
+from floodmark._util.times import Duration, duration_micros
 from floodmark.bindings import Bindings
 from floodmark.control import Home
 from floodmark.errors import UnsupportedFrame
@@ -104,13 +104,13 @@ def read_stream(
         **_bound("starting", start),
         **_bound("ending", end),
         **({} if align is None else {"align": align}),
-        "maxAhead": f"{micros_of(max_ahead, 'max_ahead')} microseconds",
+        "maxAhead": f"{duration_micros(max_ahead, 'max_ahead')} microseconds",
         **({} if source is None else {"source": source}),
         **({} if max_rows is None else {"maxRowsPerTrigger": str(max_rows)}),
         **({} if max_bytes is None else {"maxBytesPerTrigger": str(max_bytes)}),
     }
     if max_event_time is not None:
-        options["maxEventTimePerTrigger"] = f"{micros_of(max_event_time, 'max_event_time', least=1)} microseconds"
+        options["maxEventTimePerTrigger"] = f"{duration_micros(max_event_time, 'max_event_time', least=1)} microseconds"
     read = spark.readStream.format("floodmark").options(**options).load()
     judged = _judged(_followed(read, column, time_key, operators), column, time_key, late)
     return judged if columns is None or late == "keep" or "_w" in columns else judged.drop("_w")

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from pyspark.sql import DataFrame, SparkSession
 
-from floodmark._durations import Duration, micros_of
+from floodmark._util.times import Duration, duration_micros
 from floodmark.control import Home
 from floodmark.spark._marks import Operators, require_known_operators
 from floodmark.spark._options import require_one_of
@@ -142,4 +142,4 @@ def read_topics(
 
 
 def _micros(duration: Duration | None, option: str, least: int = 0) -> str | None:
-    return None if duration is None else f"{micros_of(duration, option, least=least)} microseconds"
+    return None if duration is None else f"{duration_micros(duration, option, least=least)} microseconds"

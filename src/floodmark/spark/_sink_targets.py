@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from pyspark.sql.types import StructType
 
-from floodmark._words import did_you_mean
+from floodmark._util.text import did_you_mean
 from floodmark.errors import InvalidOption
 from floodmark.sinks._startup import OnMissingBindings
 from floodmark.spark._batch_sink import SinkSpec

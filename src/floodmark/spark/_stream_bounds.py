@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from floodmark._util.times import time_in_unit
 from floodmark.bindings import BoundStream
 from floodmark.errors import UnsupportedFrame
 from floodmark.spark._stream_rows import TimeFilter
 from floodmark.spark._stream_settings import ReadSettings, cut_from, time_from
 from floodmark.streams import Position, Stream
-from floodmark.streams._units import time_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Bounds:
         known = stream.settings
         key, unit = known.key(settings.key), known.unit
         lower, upper = (
-            None if text is None else time_of(time_from(text, option), unit)
+            None if text is None else time_in_unit(time_from(text, option), unit)
             for text, option in ((settings.starting_time, "startingTime"), (settings.ending_time, "endingTime"))
         )
         rows = None

@@ -10,7 +10,8 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from floodmark._words import did_you_mean
+from floodmark._util.text import did_you_mean
+from floodmark._util.times import UNITS_PER_SECOND
 from floodmark.bindings import BoundRange
 from floodmark.control import Home
 from floodmark.errors import HomeMissing, HomeOutOfReach, UnknownColumn
@@ -18,7 +19,6 @@ from floodmark.spark._stream_settings import ReadSettings
 from floodmark.streams import Chunk, StreamHome, StreamSettings
 from floodmark.streams._events import PAYLOAD_SCHEMA
 from floodmark.streams._local import LocalBackend
-from floodmark.streams._units import UNITS
 from floodmark.streams.readers._time_rows import wanted_between
 
 IS_MARK: Final = "_is_mark"
@@ -111,7 +111,7 @@ def read_part(location: str, settings: ReadSettings, part: RangePart) -> Iterato
 
 def to_micros(time: int, unit: str) -> int:
     """Return a time of a stream in microseconds, rounded down."""
-    return time * UNITS["us"] // UNITS[unit]
+    return time * UNITS_PER_SECOND["us"] // UNITS_PER_SECOND[unit]
 
 
 def _stamped(chunk: Chunk, bound: BoundRange, stream: StreamSettings, schema: Any) -> Any:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from floodmark._durations import micros_of
+from floodmark._util.times import duration_micros
 from floodmark.errors import InvalidOption
 from floodmark.spark._options import require_no_others
 from floodmark.streams import Position, Stream, check_cut, load_position
@@ -113,9 +113,9 @@ class ReadSettings:
             ending_cut=given.get("endingCut"),
             max_rows=count_of(given, "maxRowsPerTrigger"),
             max_bytes=count_of(given, "maxBytesPerTrigger"),
-            max_event_time=None if duration is None else micros_of(duration, "maxEventTimePerTrigger", least=1),
+            max_event_time=None if duration is None else duration_micros(duration, "maxEventTimePerTrigger", least=1),
             align=given.get("align"),
-            max_ahead=micros_of(given.get("maxAhead", "0 seconds"), "maxAhead"),
+            max_ahead=duration_micros(given.get("maxAhead", "0 seconds"), "maxAhead"),
             settle=truth_of(given, "settle"),
             rows_per_task=count_of(given, "rowsPerTask") or ROWS_PER_TASK,
             marks=truth_of(given, "marks"),

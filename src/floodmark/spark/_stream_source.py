@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
+from floodmark._util.times import time_in_unit
 from floodmark.bindings import BoundStream, Limits, SourceOffset, bound_ranges, next_offset, offset_at
 from floodmark.errors import SchemaInvalid
 from floodmark.spark._bound_reader import parts_of
@@ -13,7 +14,6 @@ from floodmark.spark._stream_bounds import Bounds
 from floodmark.spark._stream_reader import StreamReader
 from floodmark.spark._stream_rows import RangePart, open_home, read_part, spark_schema
 from floodmark.spark._stream_settings import ReadSettings, time_from
-from floodmark.streams._units import time_of
 
 if TYPE_CHECKING:
     from floodmark.spark._topic_source import TopicSource
@@ -93,7 +93,7 @@ class SnapshotReader(DataSourceReader):
             until = None
         else:
             history = bound.history()
-            until = history.check_valid(time_of(time_from(settings.as_of, "asOf"), "us"))
+            until = history.check_valid(time_in_unit(time_from(settings.as_of, "asOf"), "us"))
         cut = bounds.start(bound)
         start = SourceOffset("", None, {}) if cut is None else offset_at(history, "", bound.ends_at(cut))
         end = next_offset(history, start, Limits(until=until, end=bounds.end(bound)))

@@ -6,7 +6,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from floodmark._words import did_you_mean
+from floodmark._util.text import did_you_mean
 from floodmark.errors import InvalidOption, SchemaInvalid, UnknownColumn
 from floodmark.kafka._avro_decode import AvroDecoder
 from floodmark.kafka._avro_schema import schema_of_avro

@@ -5,6 +5,7 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader
 
+from floodmark._util.times import time_in_unit
 from floodmark.bindings import (
     BindingHistory,
     BoundRange,
@@ -21,7 +22,6 @@ from floodmark.spark._stream_rows import Mark, open_home
 from floodmark.spark._stream_settings import time_from
 from floodmark.spark._topic_rows import TopicPart, read_topic_part
 from floodmark.spark._topic_settings import TopicSettings
-from floodmark.streams._units import time_of
 
 
 def open_topics(settings: TopicSettings, location: str, *, patience: float) -> BoundTopics:
@@ -84,7 +84,7 @@ class TopicSnapshotReader(DataSourceReader):
             history, until = bound.tick(at_once=True), None
         else:
             history = bound.history()
-            until = history.check_valid(time_of(time_from(settings.as_of, "asOf"), "us"))
+            until = history.check_valid(time_in_unit(time_from(settings.as_of, "asOf"), "us"))
         start = offset_at(history, "", bound.place(settings.starting_offsets))
         end = None if settings.ending_offsets == "latest" else bound.place(settings.ending_offsets, "endingOffsets")
         if history.upper > history.origin:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, get_args
 
-from floodmark._durations import micros_of
+from floodmark._util.times import duration_micros
 from floodmark.bindings import TimeRule
 from floodmark.bindings._topic_marks import MarksChoice
 from floodmark.errors import InvalidOption
@@ -148,21 +148,23 @@ class TopicSettings:
             timestamp_column=given.get("timestampColumn"),
             timestamp_unit=_one_of(given, "timestampUnit", None, _TIME_UNITS),
             key=given.get("key"),
-            delay=micros_of(given.get("delay", "0 seconds"), "delay"),
-            idle=None if idle is None else micros_of(idle, "idle", least=1),
-            future=None if future is None else micros_of(future, "future"),
+            delay=duration_micros(given.get("delay", "0 seconds"), "delay"),
+            idle=None if idle is None else duration_micros(idle, "idle", least=1),
+            future=None if future is None else duration_micros(future, "future"),
             marks=_one_of(given, "marks", "auto", get_args(MarksChoice)),
             include_headers=truth_of(given, "includeHeaders"),
             starting_offsets=given.get("startingOffsets", "earliest"),
             ending_offsets=given.get("endingOffsets", "latest"),
             as_of=given.get("asOf"),
             max_rows=count_of(given, "maxRowsPerTrigger") or count_of(given, "maxOffsetsPerTrigger"),
-            max_event_time=None if event_time is None else micros_of(event_time, "maxEventTimePerTrigger", least=1),
+            max_event_time=None
+            if event_time is None
+            else duration_micros(event_time, "maxEventTimePerTrigger", least=1),
             align=given.get("align"),
-            max_ahead=micros_of(given.get("maxAhead", "0 seconds"), "maxAhead"),
+            max_ahead=duration_micros(given.get("maxAhead", "0 seconds"), "maxAhead"),
             settle=truth_of(given, "settle"),
             rows_per_task=count_of(given, "rowsPerTask") or ROWS_PER_TASK,
-            patience=micros_of(given.get("patience", "30 seconds"), "patience"),
+            patience=duration_micros(given.get("patience", "30 seconds"), "patience"),
             mark_rows=truth_of(given, "markRows"),
             reader=given.get("reader"),
         )

@@ -9,7 +9,7 @@ from uuid import uuid4
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from floodmark._durations import Duration, micros_of
+from floodmark._util.times import Duration, duration_micros
 from floodmark.control import Home
 from floodmark.errors import InvalidOption
 from floodmark.spark._batch_statistics import observe
@@ -89,9 +89,9 @@ def with_watermark(
     settings = WatermarkSettings(
         column=column,
         per=tuple(per),
-        delay=micros_of(delay, "delay"),
-        idle=None if idle is None else micros_of(idle, "idle", least=1),
-        future=None if future is None else micros_of(future, "future"),
+        delay=duration_micros(delay, "delay"),
+        idle=None if idle is None else duration_micros(idle, "idle", least=1),
+        future=None if future is None else duration_micros(future, "future"),
         assume_caught_up=assume_caught_up,
         late=late,
         schema=df.schema.json() if late == "route" else None,

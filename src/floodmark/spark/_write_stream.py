@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
-from floodmark._durations import Duration, micros_of
+from floodmark._util.times import Duration, duration_micros
 from floodmark.bindings import QueryReaders
 from floodmark.control import Home
 from floodmark.errors import InvalidOption, SinkInputUnbound
@@ -141,8 +141,8 @@ def write_stream(
         on_missing_bindings=on_missing_bindings,
         max_rows=max_rows,
         max_bytes=max_bytes,
-        linger=micros_of(linger, "linger"),
-        timeout=micros_of(timeout, "timeout", least=1),
+        linger=duration_micros(linger, "linger"),
+        timeout=duration_micros(timeout, "timeout", least=1),
         progress_topic=progress_topic,
         client=dict(options or {}),
         staged=staged,
@@ -156,7 +156,7 @@ def write_stream(
         writer.start(found.query_id)
         stops = writer.cuts(found.place, is_stateful=plan.is_stateful)
         query = SinkQuery(
-            name, location, str(checkpoint), plan.is_stateful, spec, tuple(keys), micros_of(lag, "lag"), stops
+            name, location, str(checkpoint), plan.is_stateful, spec, tuple(keys), duration_micros(lag, "lag"), stops
         )
         readers = QueryReaders(home_of_sink)
         readers.expect(name, () if found.has_begun else plan.readers, stops, settles=plan.is_stateful)

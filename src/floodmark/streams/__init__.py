@@ -25,6 +25,7 @@ Behind it are the rules: no clock, no I/O; the time is an argument, and what is 
 | `WindowReader` | where a reader is in time |
 """
 
+from floodmark._util.times import Time
 from floodmark.streams._buckets import bucket_of, spread
 from floodmark.streams._catalog import StreamInfo
 from floodmark.streams._controller import Controller
@@ -61,7 +62,6 @@ from floodmark.streams._stream_home import StreamHome, connect
 from floodmark.streams._transaction_rows import TransactionState
 from floodmark.streams._transactional_writer import Transaction, TransactionalWriter
 from floodmark.streams._transactions import CommitResult
-from floodmark.streams._units import Time
 from floodmark.streams._watermarker import Changes, Decision, Emit, Wait, WaitReason, decide
 from floodmark.streams._why import WatermarkExplanation, WriterView, explain_watermark
 from floodmark.streams._windows import TimeWindow, WindowReader

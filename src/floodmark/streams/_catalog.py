@@ -8,9 +8,9 @@ from typing import Any, Final, Protocol
 from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from floodmark._words import did_you_mean
+from floodmark._util.codec import from_json, to_json
+from floodmark._util.text import did_you_mean
 from floodmark.control import Home, bump
-from floodmark.control._json import from_json, to_json
 from floodmark.errors import InvalidOption, InvalidValue, StreamDeleted, StreamExists, StreamSealed, UnknownStream
 from floodmark.streams._buckets import bucket_of
 from floodmark.streams._layout import Layout

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from sqlalchemy import select
 
-from floodmark._durations import Duration, micros_of
+from floodmark._util.times import Duration, duration_micros
 from floodmark.control import Home
 from floodmark.errors import FloodmarkError, HomeClosed, LeaseLost
 from floodmark.streams._catalog import marks_topic
@@ -70,7 +70,7 @@ class Controller:
         """Prepare one. `ttl` is how long the others wait for it when it is silent; it says its name in leases."""
         self._backend = backend = home.local
         unique = name or f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-        self._share = Share(backend.home, unique, micros_of(ttl, "ttl", least=60))
+        self._share = Share(backend.home, unique, duration_micros(ttl, "ttl", least=60))
         self._seen: dict[str, int] = {}
         self._heard: dict[Target, int] = {}
         self._timers: dict[Target, int] = {}

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from floodmark._words import did_you_mean
+from floodmark._util.text import did_you_mean
 from floodmark.errors import SchemaInvalid
 
 _SIMPLE: Final[dict[str, Callable[[], Any]]] = {

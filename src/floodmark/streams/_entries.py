@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from floodmark._util.codec import new_snapshot, open_snapshot
 from floodmark.errors import InvalidValue
 from floodmark.progress import Snapshot
-from floodmark.progress._snapshot import new_snapshot, reading
 from floodmark.streams._positions import Position, load_position, save_position
 
 
@@ -80,7 +80,7 @@ class MarkEntry:
     @classmethod
     def load(cls, saved: Mapping[str, Any]) -> "MarkEntry":
         """Return the entry that was saved."""
-        with reading(saved, "mark-entry") as state:
+        with open_snapshot(saved, "mark-entry") as state:
             return cls(
                 seq=state["seq"],
                 kind=EntryKind(state["entry"]),

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from floodmark._words import did_you_mean
+from floodmark._util.text import did_you_mean
 from floodmark.errors import EventInvalid, KeyOutOfSpace, NotJson, UnknownColumn
 from floodmark.streams._key_points import Key, key_points
 from floodmark.streams._layout import Layout

@@ -5,7 +5,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Table, delete, insert, select, update
 
-from floodmark.control._json import from_json, to_json
+from floodmark._util.codec import from_json, to_json
 from floodmark.streams._catalog import StreamInfo
 from floodmark.streams._events import Events
 from floodmark.streams._log_rows import load_events, schema_of

@@ -8,9 +8,9 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from floodmark._util.codec import new_snapshot, open_snapshot
 from floodmark.errors import InvalidValue, UnknownSegment
 from floodmark.progress import Snapshot
-from floodmark.progress._snapshot import new_snapshot, reading
 from floodmark.streams._key_points import Key, check_point, key_point, key_points
 from floodmark.streams._scaling import check_merge, check_replacement, check_segment_count, cut_points
 from floodmark.streams._segments import KeyRange, Segment, uncovered
@@ -209,7 +209,7 @@ class Layout:
     @classmethod
     def load(cls, saved: Snapshot) -> "Layout":
         """Return the layout that was saved."""
-        with reading(saved, "layout") as state:
+        with open_snapshot(saved, "layout") as state:
             rows = state["segments"]
             made = tuple(Segment(place, epoch, low, high) for place, (epoch, low, high, _) in enumerate(rows))
             layout = cls(made, tuple(seal for *_, seal in rows))

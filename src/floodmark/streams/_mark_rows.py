@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from sqlalchemy import Row, bindparam, insert, update
 
-from floodmark.control._json import from_json, to_json
+from floodmark._util.codec import from_json, to_json
 from floodmark.streams._entries import EntryKind, MarkEntry
 from floodmark.streams._positions import load_position, save_position
 from floodmark.streams._schema import ENTRIES, MARKS

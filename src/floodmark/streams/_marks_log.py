@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
+from floodmark._util.ints import check_int64
 from floodmark.errors import InvalidValue
-from floodmark.progress._int64 import check_int64
 from floodmark.streams._cuts import check_cut
 from floodmark.streams._entries import EntryKind, MarkEntry
 from floodmark.streams._layout import Layout

@@ -3,8 +3,8 @@
 import enum
 from collections.abc import Iterable, Mapping
 
+from floodmark._util.ints import INT64_MAX
 from floodmark.errors import CutInvalid, ForeignSegment, PositionInvalid
-from floodmark.progress._int64 import INT64_MAX
 from floodmark.streams._layout import Layout
 from floodmark.streams._segments import Segment
 

@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, delete, select, update
 
+from floodmark._util.retry import LostRace, retry_on_conflict
 from floodmark.control import Home, bump
 from floodmark.control._store import insert_unless_there
 from floodmark.errors import FloodmarkError
-from floodmark.streams._again import LostRace, until_done
 from floodmark.streams._catalog import Catalog, StreamInfo, marks_topic
 from floodmark.streams._log import Author, Opened, StreamLog
 from floodmark.streams._mark_rows import INSERT_MARK, UPDATE_MARK, changed_mark, new_mark, record_of
@@ -41,7 +41,7 @@ class Registry:
 
     def open(self, stream: StreamInfo, writer: str | None, keys: Iterable[str]) -> Opened:
         """Open a writer, new or known. A known one goes on from its mark, and its older instance is heard no more."""
-        return self._log.opened(stream, until_done(lambda: self._open(stream, writer, keys)))
+        return self._log.opened(stream, retry_on_conflict(lambda: self._open(stream, writer, keys)))
 
     def note(self, stream: StreamInfo, author: Author, key: str, time: int, position: Position) -> MarkOutcome:
         """Take a mark, or say why not. A race that was lost is run again."""
@@ -55,7 +55,7 @@ class Registry:
             with self._home.write() as connection:
                 return settle(connection, self._catalog, notes, self._home.now(connection))
 
-        return until_done(transaction)
+        return retry_on_conflict(transaction)
 
     def idle(self, stream: StreamInfo, author: Author, position: Position) -> None:
         """Take a writer's word that nothing comes for now."""
@@ -132,7 +132,7 @@ class Registry:
                     _store(connection, info, mark.time_key, mark, step(record.moved(position, layout=info.layout)))
                 bump(connection, marks_topic(info.bucket))
 
-        until_done(transaction)
+        retry_on_conflict(transaction)
 
 
 def outcome_of(settled: Settled) -> MarkOutcome:

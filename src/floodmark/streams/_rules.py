@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from floodmark._util.ints import check_int64
 from floodmark.errors import InvalidOption
-from floodmark.progress._int64 import check_int64
 
 
 @dataclass(frozen=True, slots=True)

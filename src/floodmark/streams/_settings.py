@@ -7,12 +7,11 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from floodmark._durations import Duration, micros_of
-from floodmark._words import did_you_mean
+from floodmark._util.text import did_you_mean
+from floodmark._util.times import Duration, check_unit, duration_micros
 from floodmark.errors import InvalidOption, UnknownColumn, UnknownKey
 from floodmark.streams._ddl import parse_ddl, write_ddl
 from floodmark.streams._rules import WatermarkRules
-from floodmark.streams._units import check_unit
 
 TimeColumns = Mapping[str, str] | Iterable[str] | str
 """{key: column}, or columns that are their own keys; the first is the default key."""
@@ -149,7 +148,7 @@ def _check_durations(durations: Mapping[str, Any]) -> dict[str, Any]:
                 value=value,
             )
         is_none = value is None and name in _MAY_BE_NONE
-        checked[name] = None if is_none else micros_of(value, name, least=_LEAST[name])
+        checked[name] = None if is_none else duration_micros(value, name, least=_LEAST[name])
     return checked
 
 

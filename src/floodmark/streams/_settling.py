@@ -6,11 +6,11 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, bindparam, select, tuple_, update
 
+from floodmark._util.ints import check_int64
+from floodmark._util.names import check_id
+from floodmark._util.retry import LostRace
 from floodmark.control import bump
-from floodmark.control._values import check_id
 from floodmark.errors import FloodmarkError, UnknownWriter
-from floodmark.progress._int64 import check_int64
-from floodmark.streams._again import LostRace
 from floodmark.streams._catalog import Catalog, StreamInfo, marks_topic, stream_deleted
 from floodmark.streams._log import Author
 from floodmark.streams._mark_rows import INSERT_MARK, UPDATE_MARK, changed_mark, new_mark, record_of

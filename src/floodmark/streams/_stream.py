@@ -4,9 +4,9 @@ import time as clock
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from floodmark._durations import Duration, micros_of
+from floodmark._util.ints import check_int64
+from floodmark._util.times import Duration, Time, duration_micros, time_in_unit
 from floodmark.errors import OffsetOutOfRange, StateError
-from floodmark.progress._int64 import check_int64
 from floodmark.streams._backend import Backend, MarksPages
 from floodmark.streams._catalog import StreamInfo
 from floodmark.streams._entries import MarkEntry
@@ -19,7 +19,6 @@ from floodmark.streams._segments import KeyRange
 from floodmark.streams._settings import StreamSettings
 from floodmark.streams._stream_names import check_writer_id
 from floodmark.streams._transactional_writer import TransactionalWriter
-from floodmark.streams._units import Time, time_of
 from floodmark.streams._why import WatermarkExplanation
 from floodmark.streams._writer import Writer
 
@@ -110,7 +109,7 @@ class Stream:
         interval = None
         if automatic is not False:
             every: Duration = "5 seconds" if automatic is True else automatic
-            interval = micros_of(every, "automatic", least=1) / 1e6
+            interval = duration_micros(every, "automatic", least=1) / 1e6
             writer = check_writer_id(id)
         info = self.info
         opened = self._backend.registry.open(info, writer, info.settings.keys)
@@ -204,7 +203,7 @@ class Stream:
         """Wait until the watermark has come to a time, and return the first entry that says so."""
         index = self.marks_index(key)
         wanted = self._time(time)
-        give_up = clock.monotonic() + micros_of(timeout, "timeout") / 1e6
+        give_up = clock.monotonic() + duration_micros(timeout, "timeout") / 1e6
         while True:
             found = index.oldest_with_lower_at_least(wanted)
             if found is not None:
@@ -225,7 +224,7 @@ class Stream:
         return self._backend.explain(info, info.settings.key(key))
 
     def _time(self, time: Time) -> int:
-        return time_of(time, self._info.settings.unit)
+        return time_in_unit(time, self._info.settings.unit)
 
     def __repr__(self) -> str:
         return f"Stream({self.name!r})"

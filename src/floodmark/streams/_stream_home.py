@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
-from floodmark._durations import Duration
+from floodmark._util.times import Duration
 from floodmark.control import Home
 from floodmark.control._home import HOME_VARIABLE
 from floodmark.errors import HomeUnusable, InvalidOption

@@ -5,9 +5,9 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, bindparam, func, select, update
 
+from floodmark._util.retry import retry_on_conflict
 from floodmark.control import Home
 from floodmark.errors import Conflict, UnknownWriter, WriterSuperseded
-from floodmark.streams._again import until_done
 from floodmark.streams._catalog import Catalog, StreamInfo, check_not_sealed
 from floodmark.streams._events import Events
 from floodmark.streams._kept_events import count_events, end_committed, forget_parts, keep_part, read_kept
@@ -145,7 +145,7 @@ class TableLog:
 
         while True:
             try:
-                return until_done(transaction)
+                return retry_on_conflict(transaction)
             except SegmentGone:
                 current = self._catalog.refresh(stream)
                 check_not_sealed(current)

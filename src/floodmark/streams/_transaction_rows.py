@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, select, update
 
-from floodmark.control._json import from_json
+from floodmark._util.codec import from_json
 from floodmark.errors import TransactionNotOpen, UnknownTransaction
 from floodmark.streams._catalog import StreamInfo
 from floodmark.streams._layout import Layout

@@ -4,7 +4,7 @@ import threading
 from types import TracebackType
 from typing import Any
 
-from floodmark._durations import Duration, micros_of
+from floodmark._util.times import Duration, Time, duration_micros, time_in_unit
 from floodmark.errors import StreamDeleted, TransactionNotOpen, UnknownTransaction, WriterClosed
 from floodmark.streams._backend import Backend, say_closed
 from floodmark.streams._buffer import Buffer
@@ -14,7 +14,6 @@ from floodmark.streams._log import Opened
 from floodmark.streams._positions import furthest
 from floodmark.streams._transaction_rows import TransactionState
 from floodmark.streams._transactions import CommitResult
-from floodmark.streams._units import Time, time_of
 
 
 class TransactionalWriter:
@@ -65,7 +64,7 @@ class TransactionalWriter:
                 remedy="Open it again.",
                 writer=self.id,
             )
-        micros = None if timeout is None else micros_of(timeout, "timeout", least=1)
+        micros = None if timeout is None else duration_micros(timeout, "timeout", least=1)
         number = self._backend.transactions.begin(self._stream, self._opened.author, micros)
         transaction = Transaction(self, number)
         with self._lock:
@@ -149,7 +148,7 @@ class Transaction:
         """Ask for the commit and do not wait for it: from here on it comes, after those asked for before."""
         writer = self._writer
         settings = writer._stream.settings
-        noted = None if time is None else time_of(time, settings.unit)
+        noted = None if time is None else time_in_unit(time, settings.unit)
         time_key = settings.key(key) if time is not None or key is not None else None
         self.flush()
         writer._backend.transactions.request(writer._stream, self.id, time_key if time is not None else None, noted)

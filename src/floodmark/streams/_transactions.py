@@ -7,12 +7,12 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, and_, delete, func, or_, select, update
 
+from floodmark._util.codec import from_json, to_json
+from floodmark._util.names import check_id
+from floodmark._util.retry import retry_on_conflict
 from floodmark.control import Home
-from floodmark.control._json import from_json, to_json
 from floodmark.control._store import insert_unless_there
-from floodmark.control._values import check_id
 from floodmark.errors import FloodmarkError, InvalidValue, StreamSealed, TransactionNotOpen
-from floodmark.streams._again import until_done
 from floodmark.streams._catalog import Catalog, StreamInfo, check_not_sealed
 from floodmark.streams._log import Author, StreamLog
 from floodmark.streams._positions import Position, load_position
@@ -222,7 +222,7 @@ class Transactions:
                     update(TRANSACTIONS).where(*here(stream, row.transaction_id)).values(outcome=outcome.value)
                 )
 
-        until_done(mark)
+        retry_on_conflict(mark)
 
     def _give_up(self, stream: StreamInfo, transaction: str, reason: str) -> None:
         """Take a transaction that is open or being aborted to its end; another one stays as it is."""

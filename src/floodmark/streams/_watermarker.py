@@ -4,7 +4,7 @@ import enum
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from floodmark.progress._int64 import check_int64
+from floodmark._util.ints import check_int64
 from floodmark.streams._cuts import cut_over
 from floodmark.streams._entries import EntryKind, MarkEntry
 from floodmark.streams._layout import Layout

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
+from floodmark._util.times import Time, micros_in_unit, time_in_unit
 from floodmark.errors import (
     AutomaticTime,
     FloodmarkError,
@@ -19,7 +20,6 @@ from floodmark.streams._key_points import Key
 from floodmark.streams._log import Opened
 from floodmark.streams._positions import Position, furthest
 from floodmark.streams._registry import ANONYMOUS
-from floodmark.streams._units import Time, micros_in, time_of
 from floodmark.streams._writers import MarkOutcome
 
 
@@ -145,7 +145,7 @@ class Writer:
             if key is not None and key not in self._stream.settings.keys:
                 self._stream = self._backend.catalog.refresh(self._stream)
             settings = self._stream.settings
-            return self._note(settings.key(key), time_of(time, settings.unit))
+            return self._note(settings.key(key), time_in_unit(time, settings.unit))
 
     def mark_idle(self) -> None:
         """Say that nothing comes for now, so that nobody waits; the next mark ends it."""
@@ -201,7 +201,7 @@ class Writer:
             if self._is_closed:
                 return
             try:
-                now = micros_in(self._stream.settings.unit, self._backend.now())
+                now = micros_in_unit(self._stream.settings.unit, self._backend.now())
                 for key in self._stream.settings.keys:
                     self._note(key, now)
             except PASSING:

@@ -4,9 +4,9 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from floodmark._words import did_you_mean
+from floodmark._util.ints import check_int64, check_watermark
+from floodmark._util.text import did_you_mean
 from floodmark.errors import InvalidValue, UnknownWriter, WriterClosed, WriterSuperseded
-from floodmark.progress._int64 import check_int64, check_watermark
 from floodmark.streams._layout import Layout
 from floodmark.streams._positions import Position, check_position, furthest
 

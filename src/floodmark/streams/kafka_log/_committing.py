@@ -13,8 +13,8 @@ from typing import Any, Final
 import numpy as np
 from confluent_kafka import KafkaError, KafkaException
 
+from floodmark._util.codec import from_json
 from floodmark.control import Home
-from floodmark.control._json import from_json
 from floodmark.errors import FloodmarkError
 from floodmark.kafka import Fenced, KafkaSettings, TransactionalProducer
 from floodmark.kafka._failures import learn_partitions

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, delete, insert, select, update
 
+from floodmark._util.codec import from_json, to_json
 from floodmark.control import Home
-from floodmark.control._json import from_json, to_json
 from floodmark.streams._catalog import Catalog, StreamInfo, check_not_sealed
 from floodmark.streams._layout import Layout
 from floodmark.streams._schema import SEALINGS, SEGMENTS, STREAMS

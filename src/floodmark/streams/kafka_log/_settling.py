@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection, delete, select
 
-from floodmark.control._json import from_json, to_json
+from floodmark._util.codec import from_json, to_json
 from floodmark.control._store import put
 from floodmark.streams._catalog import StreamInfo
 from floodmark.streams._log import Author

@@ -3,7 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from floodmark._words import did_you_mean
+from floodmark._util.ints import INT64_MIN
+from floodmark._util.text import did_you_mean
+from floodmark._util.times import time_in_unit
 from floodmark.errors import (
     BoundsReversed,
     ForeignCut,
@@ -12,13 +14,11 @@ from floodmark.errors import (
     StreamNotInGroup,
     TimeNotReached,
 )
-from floodmark.progress._int64 import INT64_MIN
 from floodmark.streams._catalog import StreamInfo
 from floodmark.streams._cuts import check_cut
 from floodmark.streams._layout import Layout
 from floodmark.streams._marks_log import MarksIndex, Whereabouts, ending_at, starting_at, time_at
 from floodmark.streams._positions import Position, Standing, compare
-from floodmark.streams._units import time_of
 from floodmark.streams.readers._cut_values import Checkpoint, GroupCut, StreamCut
 from floodmark.streams.readers._requests import Bound, StreamBounds
 from floodmark.streams.readers._state import StreamPart
@@ -77,7 +77,7 @@ def _bound(value: Any, stream: StreamInfo) -> Bound:
         return bound
     if isinstance(value, Mapping):
         return Bound(check_cut(stream.layout, value))
-    return Bound(time=time_of(value, stream.settings.unit))
+    return Bound(time=time_in_unit(value, stream.settings.unit))
 
 
 def part_of(bounds: StreamBounds, stream: StreamInfo, ends: Mapping[int, int], marks: Marks) -> StreamPart:

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from floodmark._util.codec import new_snapshot, open_snapshot
 from floodmark.errors import StreamNotInGroup
 from floodmark.progress import Snapshot
-from floodmark.progress._snapshot import new_snapshot, reading
 from floodmark.streams._positions import Position, load_position, save_position
 
 
@@ -40,7 +40,7 @@ class StreamCut:
     @classmethod
     def load(cls, saved: Mapping[str, Any]) -> "StreamCut":
         """Return the cut that was saved."""
-        with reading(saved, "stream-cut") as state:
+        with open_snapshot(saved, "stream-cut") as state:
             return cls(
                 stream=state["stream"],
                 stream_id=state["stream_id"],
@@ -87,7 +87,7 @@ class GroupCut:
     @classmethod
     def load(cls, saved: Mapping[str, Any]) -> "GroupCut":
         """Return the cut that was saved."""
-        with reading(saved, "group-cut") as state:
+        with open_snapshot(saved, "group-cut") as state:
             return cls(tuple(StreamCut.load(cut) for cut in state["cuts"]))
 
     def __str__(self) -> str:
@@ -137,7 +137,7 @@ class Checkpoint:
     @classmethod
     def load(cls, saved: Mapping[str, Any]) -> "Checkpoint":
         """Return the checkpoint that was saved."""
-        with reading(saved, "checkpoint") as state:
+        with open_snapshot(saved, "checkpoint") as state:
             return cls(
                 id=state["id"],
                 name=state["name"],

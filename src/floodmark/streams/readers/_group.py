@@ -5,8 +5,9 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from floodmark._durations import Duration, micros_of
-from floodmark._words import did_you_mean
+from floodmark._util.ints import check_int64
+from floodmark._util.text import did_you_mean
+from floodmark._util.times import Duration, duration_micros
 from floodmark.errors import (
     CheckpointFailed,
     CheckpointPending,
@@ -14,7 +15,6 @@ from floodmark.errors import (
     InvalidOption,
     UnknownReader,
 )
-from floodmark.progress._int64 import check_int64
 from floodmark.streams._backend import Backend
 from floodmark.streams._catalog import StreamInfo
 from floodmark.streams._windows import TimeWindow
@@ -135,7 +135,7 @@ class ReaderGroup:
                 option="max_rows",
                 value=most,
             )
-        micros, instance = micros_of(ttl, "ttl", least=1_000), uuid.uuid4().hex
+        micros, instance = duration_micros(ttl, "ttl", least=1_000), uuid.uuid4().hex
         state = self._backend.groups.join(self._ref, check_name("reader", id), instance, micros)
         try:
             return Reader(self._backend, state, id, instance, micros, most, on_checkpoint)
@@ -173,7 +173,7 @@ class ReaderGroup:
 
         Readers confirm when they read or acknowledge. If one does neither in time, nothing is left of the checkpoint.
         """
-        micros = micros_of(timeout, "timeout", least=1)
+        micros = duration_micros(timeout, "timeout", least=1)
         give_up = time.monotonic() + micros / 1e6
         while True:
             try:
@@ -199,7 +199,7 @@ class ReaderGroup:
         """
         checkpoint = uuid.uuid4().hex
         shown = check_name("checkpoint", checkpoint if name is None else name)
-        micros = micros_of(timeout, "timeout", least=1)
+        micros = duration_micros(timeout, "timeout", least=1)
         self._backend.groups.start_checkpoint(self._ref, checkpoint, shown, micros)
         return CheckpointRequest(self._backend, self._ref, checkpoint, shown, micros)
 

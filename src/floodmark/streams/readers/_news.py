@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from sqlalchemy import CompoundSelect, Text, and_, cast, literal, select, union_all
 
+from floodmark._util.codec import from_json
 from floodmark.control import Home
-from floodmark.control._json import from_json
 from floodmark.streams._schema import GROUPS, KEYS, SEGMENTS, STREAMS
 from floodmark.streams.readers._requests import News, Wanted, WantedStream
 from floodmark.streams.readers._state import GroupState

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final
 
-from floodmark._durations import Duration, micros_of
+from floodmark._util.times import Duration, duration_micros
 from floodmark.errors import ReaderClosed
 from floodmark.streams._backend import Backend
 from floodmark.streams._catalog import StreamInfo
@@ -147,7 +147,7 @@ class Reader:
         With `wakes_on_time` it returns None also as soon as the window may have moved: by what this call acknowledged,
         by a watermark that was written, by what other readers have reported.
         """
-        give_up = time.monotonic() + micros_of(timeout, "timeout") / 1e6
+        give_up = time.monotonic() + duration_micros(timeout, "timeout") / 1e6
         has_looked = False
         with self._lock:
             may_return = self._acknowledge() and wakes_on_time

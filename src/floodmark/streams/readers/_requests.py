@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from floodmark._util.codec import new_snapshot, open_snapshot
 from floodmark.progress import Snapshot
-from floodmark.progress._snapshot import new_snapshot, reading
 from floodmark.streams._positions import Position, load_position, save_position
 from floodmark.streams.readers._state import GroupState, Share, load_shares
 
@@ -24,7 +24,7 @@ class GroupRef:
     @classmethod
     def load(cls, saved: Mapping[str, Any]) -> "GroupRef":
         """Return the reference that was saved."""
-        with reading(saved, "group-ref") as state:
+        with open_snapshot(saved, "group-ref") as state:
             return cls(state["name"], state["id"])
 
 
@@ -64,7 +64,7 @@ class Bound:
     @classmethod
     def load(cls, saved: Mapping[str, Any]) -> "Bound":
         """Return the bound that was saved."""
-        with reading(saved, "bound") as state:
+        with open_snapshot(saved, "bound") as state:
             cut = state["cut"]
             return cls(
                 cut=None if cut is None else load_position(cut),
@@ -102,7 +102,7 @@ class StreamBounds:
     @classmethod
     def load(cls, saved: Mapping[str, Any]) -> "StreamBounds":
         """Return the bounds that were saved."""
-        with reading(saved, "stream-bounds") as state:
+        with open_snapshot(saved, "stream-bounds") as state:
             return cls(
                 stream=state["stream"],
                 key=state["key"],
@@ -127,7 +127,7 @@ class NewGroup:
     @classmethod
     def load(cls, saved: Mapping[str, Any]) -> "NewGroup":
         """Return the group that was saved."""
-        with reading(saved, "new-group") as state:
+        with open_snapshot(saved, "new-group") as state:
             return cls(state["name"], state["id"], tuple(StreamBounds.load(one) for one in state["streams"]))
 
 
@@ -166,7 +166,7 @@ class Report:
     @classmethod
     def load(cls, saved: Mapping[str, Any]) -> "Report":
         """Return the report that was saved."""
-        with reading(saved, "reader-report") as state:
+        with open_snapshot(saved, "reader-report") as state:
             return cls(
                 reader=state["reader"],
                 instance=state["instance"],
@@ -204,7 +204,7 @@ class WantedStream:
     @classmethod
     def load(cls, saved: Mapping[str, Any]) -> "WantedStream":
         """Return what was saved."""
-        with reading(saved, "wanted-stream") as state:
+        with open_snapshot(saved, "wanted-stream") as state:
             return cls(state["stream_id"], state["of"], load_position(state["ends"]), dict(state["marks"]))
 
 
@@ -224,7 +224,7 @@ class Wanted:
     @classmethod
     def load(cls, saved: Mapping[str, Any]) -> "Wanted":
         """Return what was saved."""
-        with reading(saved, "wanted") as state:
+        with open_snapshot(saved, "wanted") as state:
             streams = tuple(WantedStream.load(stream) for stream in state["streams"])
             return cls(GroupRef.load(state["group"]), state["of"], streams)
 
@@ -258,6 +258,6 @@ class News:
     @classmethod
     def load(cls, saved: Mapping[str, Any]) -> "News":
         """Return the news that were saved."""
-        with reading(saved, "news") as state:
+        with open_snapshot(saved, "news") as state:
             group = None if state["state"] is None else GroupState.load(state["state"])
             return cls(tuple(WantedStream.load(stream) for stream in state["streams"]), group)

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from floodmark._words import did_you_mean
+from floodmark._util.codec import new_snapshot, open_snapshot
+from floodmark._util.text import did_you_mean
 from floodmark.errors import StreamNotInGroup
 from floodmark.progress import Snapshot
-from floodmark.progress._snapshot import new_snapshot, reading
 from floodmark.streams._positions import Position, load_position, save_position
 from floodmark.streams.readers._cut_values import Checkpoint, GroupCut, StreamCut
 
@@ -70,7 +70,7 @@ class StreamPart:
     @classmethod
     def load(cls, saved: Mapping[str, Any]) -> "StreamPart":
         """Return the part that was saved."""
-        with reading(saved, "group-stream") as state:
+        with open_snapshot(saved, "group-stream") as state:
             return cls(
                 name=state["name"],
                 stream_id=state["stream_id"],
@@ -116,7 +116,7 @@ class ReaderRecord:
     @classmethod
     def load(cls, saved: Mapping[str, Any]) -> "ReaderRecord":
         """Return the reader that was saved."""
-        with reading(saved, "group-reader") as state:
+        with open_snapshot(saved, "group-reader") as state:
             return cls(
                 id=state["id"],
                 instance=state["instance"],
@@ -158,7 +158,7 @@ class PendingCheckpoint:
     @classmethod
     def load(cls, saved: Mapping[str, Any]) -> "PendingCheckpoint":
         """Return the checkpoint that was saved."""
-        with reading(saved, "pending-checkpoint") as state:
+        with open_snapshot(saved, "pending-checkpoint") as state:
             return cls(
                 id=state["id"],
                 name=state["name"],
@@ -260,7 +260,7 @@ class GroupState:
     @classmethod
     def load(cls, saved: Mapping[str, Any]) -> "GroupState":
         """Return the state that was saved."""
-        with reading(saved, "reader-group") as state:
+        with open_snapshot(saved, "reader-group") as state:
             return cls(
                 name=state["name"],
                 group_id=state["group_id"],

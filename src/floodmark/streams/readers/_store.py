@@ -6,9 +6,11 @@ from typing import Any
 
 from sqlalchemy import Row, delete, select, update
 
-from floodmark._words import did_you_mean
+from floodmark._util.codec import from_json, to_json
+from floodmark._util.retry import LostRace, retry_on_conflict
+from floodmark._util.text import did_you_mean
+from floodmark._util.times import UNITS_PER_SECOND
 from floodmark.control import Home
-from floodmark.control._json import from_json, to_json
 from floodmark.control._store import insert_unless_there
 from floodmark.errors import (
     DuplicateName,
@@ -18,13 +20,11 @@ from floodmark.errors import (
     UnknownGroup,
     UnknownSegment,
 )
-from floodmark.streams._again import LostRace, until_done
 from floodmark.streams._catalog import Catalog, StreamInfo
 from floodmark.streams._log import StreamLog
 from floodmark.streams._marks_log import ending_at
 from floodmark.streams._marks_table import MarksTable
 from floodmark.streams._schema import GROUPS
-from floodmark.streams._units import UNITS
 from floodmark.streams.readers._bounds import check_order, part_of
 from floodmark.streams.readers._checkpointing import cancelled, started
 from floodmark.streams.readers._lookup import find_stream
@@ -180,7 +180,7 @@ class GroupStore:
                 connection.execute(update(GROUPS).where(*here).values(values))
             return after
 
-        return until_done(attempt)
+        return retry_on_conflict(attempt)
 
     def _find(self, group: GroupRef) -> GroupState:
         with self._home.read() as connection:
@@ -224,7 +224,7 @@ class GroupStore:
             oldest=oldest,
             newest=None if newest is None else newest.lower,
             end=ending_at(index, part.until).cut if is_unresolved and part.until is not None else None,
-            unit_seconds=UNITS[stream.settings.unit],
+            unit_seconds=UNITS_PER_SECOND[stream.settings.unit],
         )
 
 

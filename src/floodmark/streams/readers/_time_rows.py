@@ -6,9 +6,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodmark.progress._int64 import INT64_MAX, INT64_MIN
+from floodmark._util.ints import INT64_MAX, INT64_MIN
+from floodmark._util.times import UNITS_PER_SECOND
 from floodmark.streams._settings import StreamSettings
-from floodmark.streams._units import UNITS
 
 Rows = Callable[[Any], Any]
 
@@ -38,7 +38,7 @@ def wanted_between(settings: StreamSettings, key: str, since: int | None, until:
     per_second = _per_second(kind, settings.unit)
     if per_second is None:
         return None
-    of_stream = UNITS[settings.unit]
+    of_stream = UNITS_PER_SECOND[settings.unit]
     low, high = (None if time is None else _scaled(time, *per_second, of_stream) for time in (since, until))
 
     def tell(batch: Any) -> Any:
@@ -56,9 +56,9 @@ def wanted_between(settings: StreamSettings, key: str, since: int | None, until:
 def _per_second(kind: Any, unit: str) -> tuple[int, int] | None:
     """Return how many units of a column make how many seconds; None for a column that holds no times."""
     if pa.types.is_timestamp(kind):
-        return UNITS[kind.unit], 1
+        return UNITS_PER_SECOND[kind.unit], 1
     if pa.types.is_integer(kind):
-        return UNITS[unit], 1
+        return UNITS_PER_SECOND[unit], 1
     return (1, 86_400) if pa.types.is_date32(kind) else None
 
 

@@ -1,8 +1,9 @@
-"""Names of inputs, groups and origins."""
+"""Names of inputs, groups and origins, and ids that are stored."""
 
 from collections.abc import Container
 
-from floodmark.errors import DuplicateName, InvalidOption
+from floodmark._util.text import is_storable
+from floodmark.errors import DuplicateName, InvalidOption, InvalidValue
 
 Name = str | int
 """What an input or an origin is called: a partition, a writer, a file drop, an upstream query."""
@@ -29,3 +30,21 @@ def check_new_name(name: Name, what: str, known: Container[Name]) -> None:
             remedy="Leave it out, use another name, or remove the old one first.",
             name=name,
         )
+
+
+def check_id(what: str, value: object) -> str:
+    """Return `value` if it can be an id, or refuse it.
+
+    >>> check_id("incarnation", "")
+    Traceback (most recent call last):
+    floodmark.errors.InvalidValue: The incarnation is ''. It is a string that is not empty, ... [invalid-value]
+    """
+    if isinstance(value, str) and value and is_storable(value):
+        return value
+    raise InvalidValue(
+        f"The {what} is {value!r}.",
+        rule="It is a string that is not empty, of characters that every database can keep.",
+        remedy="Make one with uuid4().hex, or take the one that Spark gives.",
+        what=what,
+        value=value,
+    )

@@ -1,4 +1,4 @@
-"""Times and counts are int64: the checks that every way in shares."""
+"""Times, counts and sequence numbers are int64: the checks of single values and of columns."""
 
 from operator import index
 from typing import Final
@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from floodmark.errors import BatchInvalid, NotInt64, ReservedTime
+from floodmark.errors import BatchInvalid, NotInt64, NumberOutOfRange, ReservedTime
 
 INT64_MIN: Final = -(2**63)
 INT64_MAX: Final = 2**63 - 1
@@ -101,3 +101,22 @@ def watermark_column(values: ArrayLike, what: str = "watermark", length: int | N
     if column.max(initial=INT64_MIN) == INT64_MAX:
         check_watermark(INT64_MAX, what)
     return column
+
+
+def check_number(what: str, value: object, least: int = 0) -> int:
+    """Return `value` as an int that is not below `least`, or refuse it.
+
+    >>> check_number("seq", -1)
+    Traceback (most recent call last):
+    floodmark.errors.NumberOutOfRange: The seq is -1. It must be at least 0. ... [number-out-of-range]
+    """
+    number = check_int64(value, what)
+    if number < least:
+        raise NumberOutOfRange(
+            f"The {what} is {number}.",
+            rule=f"It must be at least {least}.",
+            remedy="Count from 0.",
+            what=what,
+            value=number,
+        )
+    return number

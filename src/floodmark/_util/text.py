@@ -1,4 +1,4 @@
-"""The guess at what a misspelled word was meant to be."""
+"""Text: the nearest known word for a misspelled one, and characters that databases cannot store."""
 
 from collections.abc import Iterable
 
@@ -26,3 +26,19 @@ def did_you_mean(word: str, known: Iterable[str], *, otherwise: str = "") -> str
     """
     near = nearest(word, known)
     return otherwise if near is None else f"Did you mean {near!r}?"
+
+
+def replace_unstorable(text: str) -> str:
+    """Return a text that others wrote with a sign in the place of each character that cannot be kept.
+
+    >>> replace_unstorable("a" + chr(0) + "b") == "a" + chr(0xFFFD) + "b"
+    True
+    """
+    return text if is_storable(text) else "".join(one if is_storable(one) else "\ufffd" for one in text)
+
+
+def is_storable(text: str) -> bool:
+    # PostgreSQL keeps no NUL, and nobody keeps half of a surrogate pair.
+    if text.isascii():
+        return "\0" not in text
+    return not any(character == "\0" or "\ud800" <= character <= "\udfff" for character in text)

@@ -1,4 +1,4 @@
-"""Transactions that lost a race are run again from their beginning."""
+"""Retry a transaction that lost a race, from its beginning."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -6,14 +6,14 @@ from typing import TypeVar
 from floodmark.errors import Conflict
 
 T = TypeVar("T")
-_TIMES = 50
+_MOST_ATTEMPTS = 50
 
 
 class LostRace(Exception):
     """What a transaction was built on was changed by somebody else; it must end without trace and be run again."""
 
 
-def until_done(transaction: Callable[[], T]) -> T:
+def retry_on_conflict(transaction: Callable[[], T]) -> T:
     """Run a transaction, again if it lost a race, and return what it returns.
 
     >>> attempts = iter([LostRace(), None])
@@ -22,10 +22,10 @@ def until_done(transaction: Callable[[], T]) -> T:
     ...     if lost:
     ...         raise lost
     ...     return "done"
-    >>> until_done(work)
+    >>> retry_on_conflict(work)
     'done'
     """
-    for _ in range(_TIMES):
+    for _ in range(_MOST_ATTEMPTS):
         try:
             return transaction()
         except LostRace:

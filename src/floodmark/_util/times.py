@@ -1,0 +1,151 @@
+"""Durations as people write them ("10 seconds"), time units, and times in a unit."""
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from floodmark._util.ints import check_int64, check_watermark
+from floodmark._util.text import did_you_mean
+from floodmark.errors import InvalidOption, NaiveTime
+
+Duration = str | timedelta
+"""A length of time: text such as "10 seconds", or a timedelta."""
+
+_DURATION_UNITS: Final = {
+    "microsecond": 1,
+    "millisecond": 1_000,
+    "second": 1_000_000,
+    "minute": 60_000_000,
+    "hour": 3_600_000_000,
+    "day": 86_400_000_000,
+    "week": 604_800_000_000,
+}
+_DURATION_TERM: Final = re.compile(r"\s*(-?\d+)\s*([A-Za-z]+)\s*")
+
+
+def duration_micros(duration: Duration, option: str, *, least: int = 0) -> int:
+    """Return a duration in microseconds, or refuse it.
+
+    >>> duration_micros("1 minute 30 seconds", "delay")
+    90000000
+    >>> duration_micros("10 secnds", "delay")
+    Traceback (most recent call last):
+    floodmark.errors.InvalidOption: delay is '10 secnds'. ... Did you mean 'second'? [invalid-option]
+    """
+    if isinstance(duration, timedelta):
+        micros = duration // timedelta(microseconds=1)
+    elif isinstance(duration, str):
+        micros = _parse_duration(duration, option)
+    else:
+        raise _duration_refused(option, duration, "Pass text such as '10 seconds', or a timedelta.")
+    if micros < least:
+        raise _duration_refused(option, duration, "Give a longer time; to switch something off, leave it out.")
+    return micros
+
+
+def _parse_duration(text: str, option: str) -> int:
+    total, place = 0, 0
+    while place < len(text):
+        part = _DURATION_TERM.match(text, place)
+        if part is None:
+            raise _duration_refused(option, text, "Write a number and a unit, such as '10 seconds'.")
+        unit = part[2].lower().removesuffix("s")
+        if unit not in _DURATION_UNITS:
+            raise _duration_refused(
+                option,
+                text,
+                did_you_mean(unit, _DURATION_UNITS, otherwise=f"The units are {', '.join(_DURATION_UNITS)}."),
+            )
+        total += int(part[1]) * _DURATION_UNITS[unit]
+        place = part.end()
+    if not text.strip():
+        raise _duration_refused(option, text, "Write a number and a unit, such as '10 seconds'.")
+    return total
+
+
+def _duration_refused(option: str, value: object, remedy: str) -> InvalidOption:
+    return InvalidOption(
+        f"{option} is {value!r}.",
+        rule="It must be a length of time of fixed units, from weeks down to microseconds, and not negative.",
+        remedy=remedy,
+        option=option,
+        value=value,
+    )
+
+
+_LONGEST_TTL: Final = 10**15
+
+
+def check_ttl(value: object) -> int:
+    """Return `value` if something can live so long, in microseconds, or refuse it.
+
+    >>> check_ttl(0)
+    Traceback (most recent call last):
+    floodmark.errors.InvalidOption: The ttl is 0. It is a number of microseconds above 0, ... [invalid-option]
+    """
+    ttl = check_int64(value, "ttl")
+    if not 0 < ttl <= _LONGEST_TTL:
+        raise InvalidOption(
+            f"The ttl is {ttl}.",
+            rule="It is a number of microseconds above 0, and of at most some years.",
+            remedy="Use 10_000_000 for ten seconds.",
+            ttl=ttl,
+        )
+    return ttl
+
+
+Time = int | datetime
+"""A time of a stream: a whole number in the stream's unit, or a datetime with a zone."""
+
+UNITS_PER_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+"""How many of each unit make a second."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def time_in_unit(value: object, unit: str) -> int:
+    """Return a time in the unit of its stream, or refuse it. What the unit cannot say is rounded down.
+
+    >>> time_in_unit(datetime(1970, 1, 1, 0, 0, 1, 999_999, tzinfo=UTC), "ms")
+    1999
+    >>> time_in_unit(5.0, "ms")
+    Traceback (most recent call last):
+    floodmark.errors.NotInt64: The time is 5.0. It must be a whole number ... [not-int64]
+    """
+    if not isinstance(value, datetime):
+        return check_watermark(value, "time")
+    if value.tzinfo is None:
+        raise NaiveTime(
+            f"The time is {value.isoformat()}, without a zone.",
+            rule="A datetime says which moment it is only with its zone.",
+            remedy="Add one, for example with .replace(tzinfo=UTC).",
+            value=value,
+        )
+    return micros_in_unit(unit, (value - _EPOCH) // timedelta(microseconds=1))
+
+
+def micros_in_unit(unit: str, micros: int) -> int:
+    """Return microseconds since the epoch in another unit, rounded down.
+
+    >>> micros_in_unit("ns", 7), micros_in_unit("s", 1_999_999)
+    (7000, 1)
+    """
+    return micros * UNITS_PER_SECOND[unit] // UNITS_PER_SECOND["us"]
+
+
+def check_unit(unit: object) -> str:
+    """Return `unit` if times can have it.
+
+    >>> check_unit("minutes")
+    Traceback (most recent call last):
+    floodmark.errors.InvalidOption: unit is 'minutes'. It is one of 's', 'ms', 'us', 'ns'. ... [invalid-option]
+    """
+    if isinstance(unit, str) and unit in UNITS_PER_SECOND:
+        return unit
+    raise InvalidOption(
+        f"unit is {unit!r}.",
+        rule=f"It is one of {', '.join(map(repr, UNITS_PER_SECOND))}.",
+        remedy="Leave it out for microseconds, which is what Spark has.",
+        option="unit",
+        value=unit,
+    )
