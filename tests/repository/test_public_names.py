@@ -4,6 +4,7 @@ import importlib
 import inspect
 import pickle
 import pkgutil
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -79,6 +80,11 @@ def test_each_error_has_a_code_of_its_own() -> None:
     codes = [error.code for error in ERRORS]
     assert len(set(codes)) == len(codes)
     assert all(code == code.lower() and " " not in code for code in codes)
+
+
+def test_no_code_of_an_error_changes_or_disappears() -> None:
+    frozen = (Path(__file__).parent / "error_codes.txt").read_text().split()
+    assert sorted(error.code for error in ERRORS) == frozen
 
 
 @pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
