@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from floodmark._util.codec import JsonValue
 from floodmark.cli import main
-from floodmark.control import Home, JsonValue, Queries, QueryRecord, WatermarkSteps
+from floodmark.control import Home, Queries, QueryRecord, WatermarkSteps
 from floodmark.progress import BoundedDisorder, Generator, Idleness, OriginWatermarks
 
 SECOND = 1_000_000

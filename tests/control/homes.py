@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import text
 
 from floodmark.control import Home
-from floodmark.control._schema import METADATA
+from floodmark.control.tables import METADATA
 from floodmark.testing import ManualClock, PostgresServer
 from racing import Racers
 

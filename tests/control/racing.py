@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import select, text
 
 from floodmark.control import Home, Lease, Leases, WatermarkSteps
-from floodmark.control._schema import INCARNATIONS
+from floodmark.control.tables import WATERMARK_INCARNATIONS
 from floodmark.errors import Conflict, LeaseLost
 
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -89,7 +89,7 @@ def count_up(place: str, number: int) -> int:
     with Home.open_existing(place) as home:
         for _ in range(25):
             with home.write() as connection:
-                seen = connection.execute(select(INCARNATIONS.c.created_at).with_for_update()).scalar_one()
+                seen = connection.execute(select(WATERMARK_INCARNATIONS.c.created_at).with_for_update()).scalar_one()
                 connection.execute(text("UPDATE watermark_incarnation SET created_at = :next"), {"next": seen + 1})
     return number
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from floodmark.control import BatchOf, BatchWatermarks, Home, Queries, QueryRecord
+from floodmark.control import BatchWatermarks, Home, Queries, QueryBatch, QueryRecord
 from floodmark.errors import AmbiguousQuery, FloodmarkError
 
-BATCH = BatchOf("q1", "run-1", 7, "frame-1", "t")
+BATCH = QueryBatch("q1", "run-1", 7, "frame-1", "t")
 AFTER_RESTART = replace(BATCH, run_id="run-2", frame="frame-2")
 
 

@@ -6,14 +6,15 @@ from time import perf_counter, sleep
 import pytest
 from sqlalchemy import text
 
-from floodmark.control import Home, bump
+from floodmark.control import Home
+from floodmark.control.store.change_counters import announce_change
 from floodmark.errors import FloodmarkError
 
 
 def announce(home: Home, *topics: str) -> None:
     with home.write() as connection:
         for topic in topics:
-            bump(connection, topic)
+            announce_change(connection, topic)
 
 
 def test_what_never_changed_has_zero_and_only_what_changed_is_listed(home: Home) -> None:
@@ -34,7 +35,7 @@ def test_others_see_a_change_and_its_counter_together_and_not_before(home: Home)
     with Home.open_existing(home.location) as other:
         assert other.changes("a") == {"a": 0}
         with home.write() as connection:
-            bump(connection, "a")
+            announce_change(connection, "a")
             connection.execute(text("INSERT INTO watermark_incarnation VALUES ('x', '{}', NULL, NULL, 0)"))
             assert other.changes("a") == {"a": 0}
         assert other.changes("a") == {"a": 1}
@@ -44,7 +45,7 @@ def test_others_see_a_change_and_its_counter_together_and_not_before(home: Home)
 def test_what_is_undone_is_not_counted(home: Home) -> None:
     def fail() -> None:
         with home.write() as connection:
-            bump(connection, "a")
+            announce_change(connection, "a")
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -61,7 +62,7 @@ def test_who_has_the_connection_next_announces_nothing_of_the_one_before(home: H
 
 def test_a_change_is_announced_by_the_transaction_that_makes_it(home: Home) -> None:
     with home.read() as connection, pytest.raises(FloodmarkError) as refusal:
-        bump(connection, "a")
+        announce_change(connection, "a")
     assert refusal.value.code == "invalid-option"
     with pytest.raises(FloodmarkError) as refusal:
         announce(home, "")
@@ -70,7 +71,7 @@ def test_a_change_is_announced_by_the_transaction_that_makes_it(home: Home) -> N
 
 def test_who_announces_early_keeps_nobody_waiting_until_it_ends(postgres_home: Home) -> None:
     with postgres_home.write() as connection:
-        bump(connection, "a")
+        announce_change(connection, "a")
         announce(postgres_home, "a")
         assert postgres_home.changes("a") == {"a": 1}
     assert postgres_home.changes("a") == {"a": 2}

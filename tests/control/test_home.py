@@ -12,8 +12,8 @@ from sqlalchemy import text
 from sqlalchemy.exc import DatabaseError, IntegrityError
 
 from floodmark.control import Home, WatermarkSteps
-from floodmark.control._schema import INCARNATIONS
-from floodmark.control._store import insert_unless_there
+from floodmark.control.store.base import insert_if_absent
+from floodmark.control.tables import WATERMARK_INCARNATIONS
 from floodmark.errors import FloodmarkError
 
 COUNT = text("SELECT COUNT(*) FROM watermark_incarnation")
@@ -124,8 +124,8 @@ def test_its_clock_shows_microseconds_and_goes_on_within_a_transaction(home: Hom
 FORK = """
 import os, sys
 from floodmark.control import Home, WatermarkSteps
-from floodmark.control._schema import INCARNATIONS
-from floodmark.control._store import insert_unless_there
+from floodmark.control.tables import WATERMARK_INCARNATIONS
+from floodmark.control.store.base import insert_if_absent
 home = Home.open(sys.argv[1])
 WatermarkSteps(home).create("parent", {}, now=0)
 assert home.changes("t") == {"t": 0}
@@ -176,5 +176,5 @@ def test_a_place_that_can_be_no_home_is_refused() -> None:
 def test_whoever_inserts_a_row_first_is_told_so(home: Home) -> None:
     row = {"incarnation": "a", "settings": "{}", "created_at": 0}
     with home.write() as connection:
-        assert insert_unless_there(connection, INCARNATIONS, row)
-        assert not insert_unless_there(connection, INCARNATIONS, row)
+        assert insert_if_absent(connection, WATERMARK_INCARNATIONS, row)
+        assert not insert_if_absent(connection, WATERMARK_INCARNATIONS, row)

@@ -11,10 +11,11 @@ import pytest
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DatabaseError
 
-from floodmark.control import Home, WatermarkSteps, _home
-from floodmark.control._migrations import migrate
-from floodmark.control._postgres_url import read_url
-from floodmark.control._store import Store
+from floodmark.control import Home, WatermarkSteps
+from floodmark.control import home as _home
+from floodmark.control.migrations.runner import migrate
+from floodmark.control.store.base import Store
+from floodmark.control.store.postgres import parse_postgres_url
 from floodmark.errors import FloodmarkError, InvalidOption
 from floodmark.testing import PostgresServer
 
@@ -126,7 +127,7 @@ def test_a_url_that_cannot_be_read_is_refused_and_not_shown(url: str) -> None:
     ],
 )
 def test_what_is_shown_of_a_url(url: str, shown: str) -> None:
-    assert read_url(url).shown == shown
+    assert parse_postgres_url(url).shown == shown
 
 
 def test_without_the_driver_the_way_to_get_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from sqlalchemy import text
 
 from floodmark.control import Home, WatermarkSteps
-from floodmark.control._schema_history import MIGRATIONS
+from floodmark.control.migrations.history import MIGRATIONS
 from racing import CONTEXT, Racers, add_each_step, count_up, open_and_create, write_and_hang
 
 NEW_HOMES = 4

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from floodmark.control import Home, WatermarkSteps, _sqlite
-from floodmark.control._migrations import migrate
+from floodmark.control import Home, WatermarkSteps
+from floodmark.control.migrations.runner import migrate
+from floodmark.control.store import sqlite as _sqlite
 from floodmark.errors import FloodmarkError
 
 

@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import text
 
-from floodmark.control import LEASES_TOPIC, Home, Lease, Leases, WatermarkSteps, _sqlite
+from floodmark.control import Home, Lease, Leases, WatermarkSteps
+from floodmark.control.leases import LEASES_TOPIC
+from floodmark.control.store import sqlite as _sqlite
 from floodmark.errors import FloodmarkError, LeaseLost
 from floodmark.testing import ManualClock
 

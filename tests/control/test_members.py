@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from floodmark.control import MEMBERS_TOPIC, Home, Members
+from floodmark.control import Home, Members
+from floodmark.control.members import MEMBERS_TOPIC
 from floodmark.errors import FloodmarkError, UnknownMember
 from floodmark.testing import ManualClock
 

@@ -7,11 +7,12 @@ from sqlalchemy import inspect, text
 from sqlalchemy.exc import DatabaseError
 from sqlalchemy.types import TypeEngine
 
-from floodmark.control import Home, WatermarkSteps, _home, _migrations
-from floodmark.control._migration import Migration
-from floodmark.control._migrations import migrate
-from floodmark.control._schema import METADATA
-from floodmark.control._schema_history import MIGRATIONS
+from floodmark.control import Home, WatermarkSteps
+from floodmark.control import home as _home
+from floodmark.control.migrations import runner as _migrations
+from floodmark.control.migrations.history import MIGRATIONS, Migration
+from floodmark.control.migrations.runner import migrate
+from floodmark.control.tables import METADATA
 from floodmark.errors import FloodmarkError
 
 NEXT = Migration(MIGRATIONS[-1].number + 1, "one more", ("CREATE TABLE one_more (id TEXT)",))
@@ -55,7 +56,7 @@ def test_an_older_home_is_brought_up_to_date_and_keeps_what_it_has(place: str) -
 
 def test_a_home_of_a_newer_release_is_refused_with_both_versions(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as newer:
-        newer.setattr(_migrations, "this_release", lambda: "9.9")
+        newer.setattr(_migrations, "installed_version", lambda: "9.9")
         with Home.open(place) as home:
             migrate(home._store, (*MIGRATIONS, NEXT))
     for way in (Home.open, Home.open_existing):

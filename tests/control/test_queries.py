@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from floodmark.control import Home, Queries, QueryRecord, QueryState
-from floodmark.control._query_record import merged
+from floodmark.control.queries import merge_records
 from floodmark.errors import FloodmarkError
 
 FIRST = QueryRecord(
@@ -100,7 +100,7 @@ def test_what_holds_does_not_depend_on_the_order_of_arrival(told: list[QueryReco
     def all_merged(records: list[QueryRecord]) -> QueryRecord:
         known = records[0]
         for record in records[1:]:
-            known = merged(known, record)
+            known = merge_records(known, record)
         return known
 
     shuffled = list(told)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from floodmark.control import Home, Incarnation, Observation, Step, WatermarkSteps
+from floodmark.control import Home, Incarnation, Observation, WatermarkStep, WatermarkSteps
 from floodmark.errors import FloodmarkError
 from floodmark.progress import BoundedDisorder, OriginWatermarks, Watermark
 
@@ -39,8 +39,8 @@ def test_an_id_is_used_once(steps: WatermarkSteps) -> None:
 
 
 def test_steps_come_back_as_they_were_added(steps: WatermarkSteps) -> None:
-    assert steps.get("a", 0) == Step("a", 0, None, {"at step": 0}, 101)
-    assert steps.get("a", 2) == steps.newest("a") == Step("a", 2, 20, {"at step": 2}, 103)
+    assert steps.get("a", 0) == WatermarkStep("a", 0, None, {"at step": 0}, 101)
+    assert steps.get("a", 2) == steps.newest("a") == WatermarkStep("a", 2, 20, {"at step": 2}, 103)
 
 
 @pytest.mark.parametrize("seq", [0, 1, 2, 4, 100])
@@ -87,7 +87,7 @@ def test_observations_can_be_asked_for_after_a_batch(steps: WatermarkSteps) -> N
 def test_a_fork_has_what_was_there_up_to_its_step_and_remembers_its_parent(steps: WatermarkSteps) -> None:
     steps.fork("a", 1, "b", now=300)
     assert steps.incarnation("b") == Incarnation("b", {"delay": 5}, "a", 1, 300)
-    assert steps.newest("b") == Step("b", 1, 10, {"at step": 1}, 102)
+    assert steps.newest("b") == WatermarkStep("b", 1, 10, {"at step": 1}, 102)
     assert steps.observations("b") == (
         Observation("b", 0, 7, {"rows": 0}, 201),
         Observation("b", 1, 8, {"rows": 1}, 202),
@@ -99,7 +99,7 @@ def test_a_fork_and_its_parent_do_not_see_each_other(steps: WatermarkSteps) -> N
     steps.add("b", 2, 15, {"of": "b"}, now=301)
     steps.observe("b", 1, 8, {"rows": 99}, now=302)
     steps.prune("b", 2)
-    assert steps.get("a", 2) == Step("a", 2, 20, {"at step": 2}, 103)
+    assert steps.get("a", 2) == WatermarkStep("a", 2, 20, {"at step": 2}, 103)
     assert [one.statistics for one in steps.observations("a")] == [{"rows": 0}, {"rows": 1}, {"rows": 2}]
     steps.add("a", 3, 30, {"of": "a"}, now=303)
     newest = steps.newest("b")
@@ -191,7 +191,7 @@ def test_bad_input_is_refused_and_changes_nothing(steps: WatermarkSteps, action:
 
 def test_numbers_of_numpy_are_kept_as_numbers(steps: WatermarkSteps) -> None:
     steps.add("a", np.int64(3), np.int64(-(2**63)), {}, now=np.int64(300))  # type: ignore[arg-type]
-    assert steps.newest("a") == Step("a", 3, -(2**63), {}, 300)
+    assert steps.newest("a") == WatermarkStep("a", 3, -(2**63), {}, 300)
 
 
 json_values = st.recursive(

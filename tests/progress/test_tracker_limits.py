@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from floodmark.errors import FloodmarkError, PendingLimitReached
-from floodmark.progress import BatchOutcome, Outcome, Tracker
+from floodmark.progress import BatchOutcome, ReportOutcome, Tracker
 
 
 def test_a_million_sequences_behind_one_gap_stay_small() -> None:
@@ -46,7 +46,7 @@ def test_many_gaps_close_one_by_one() -> None:
         tracker.update("o", sequence, 0, True, sequence)
     assert len(tracker.gaps("o")) == last // 2
     for sequence in range(1, last, 2):
-        assert tracker.update("o", sequence, 0, True, sequence) is Outcome.ADVANCED
+        assert tracker.update("o", sequence, 0, True, sequence) is ReportOutcome.ADVANCED
         assert tracker.prefix("o") == sequence + 1
     assert tracker.statistics()["o"].pending == 0
 
@@ -58,9 +58,9 @@ def test_what_waits_is_bounded_and_the_missing_piece_always_gets_in() -> None:
     with pytest.raises(PendingLimitReached) as refusal:
         tracker.update("o", 9, 0, True, 9)
     assert refusal.value.fields == {"sequence": 9, "missing": 1, "max_pending": 3}
-    assert tracker.update("o", 5, 0, True, 5) is Outcome.DUPLICATE
-    assert tracker.update("o", 8, 0, True, 8) is Outcome.WAITING
-    assert tracker.update("o", 6, 0, True, 6) is Outcome.WAITING
+    assert tracker.update("o", 5, 0, True, 5) is ReportOutcome.DUPLICATE
+    assert tracker.update("o", 8, 0, True, 8) is ReportOutcome.WAITING
+    assert tracker.update("o", 6, 0, True, 6) is ReportOutcome.WAITING
     with pytest.raises(PendingLimitReached):
         tracker.update_batch("o", [10, 12], [10, 12])
     tracker.update_batch("o", [1, 2, 4, 10], [1, 2, 4, 10])
@@ -75,9 +75,9 @@ def test_chunks_that_wait_are_bounded_too() -> None:
         tracker.update("o", 4, 0, False, 1)
     with pytest.raises(PendingLimitReached):
         tracker.update("o", 2, 5, False, 1)
-    assert tracker.update("o", 2, 1, True, 1) is Outcome.WAITING
-    assert tracker.update("o", 1, 1, True, 9) is Outcome.WAITING
-    assert tracker.update("o", 1, 0, False, 1) is Outcome.ADVANCED
+    assert tracker.update("o", 2, 1, True, 1) is ReportOutcome.WAITING
+    assert tracker.update("o", 1, 1, True, 9) is ReportOutcome.WAITING
+    assert tracker.update("o", 1, 0, False, 1) is ReportOutcome.ADVANCED
     assert tracker.prefix("o") == 2
 
 
@@ -106,7 +106,7 @@ def test_a_closed_origin_takes_repeats_and_nothing_new() -> None:
     for sequence in (1, 3, 5):
         tracker.update("a", sequence, 0, True, 70)
     tracker.close("a")
-    assert tracker.update("a", 1, 0, True, 70) is Outcome.DUPLICATE
+    assert tracker.update("a", 1, 0, True, 70) is ReportOutcome.DUPLICATE
     assert tracker.update_batch("a", [1, 3, 5], [70, 70, 70]) == BatchOutcome(advanced=(), duplicates=3, stale=0)
     before = tracker.snapshot()
     for report in (
@@ -116,7 +116,7 @@ def test_a_closed_origin_takes_repeats_and_nothing_new() -> None:
         with pytest.raises(FloodmarkError, match="origin-closed"):
             report()
     assert tracker.snapshot() == before
-    assert tracker.update("b", 1, 0, True, 5) is Outcome.ADVANCED
+    assert tracker.update("b", 1, 0, True, 5) is ReportOutcome.ADVANCED
 
 
 def test_merging_brings_origins_and_closes_them_without_going_back() -> None:
@@ -263,7 +263,7 @@ def test_a_chunk_that_came_twice_in_a_batch_does_not_stand_for_another(far_chunk
 
 def test_numbers_of_numpy_are_numbers() -> None:
     tracker = Tracker(["a"])
-    assert tracker.update("a", np.int64(1), np.int64(0), np.True_, np.int64(5)) is Outcome.ADVANCED  # type: ignore[arg-type]
+    assert tracker.update("a", np.int64(1), np.int64(0), np.True_, np.int64(5)) is ReportOutcome.ADVANCED  # type: ignore[arg-type]
     assert tracker.local("a") == 5
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from floodmark.errors import ChunkConflict
-from floodmark.progress import Outcome, Tracker
+from floodmark.progress import ReportOutcome, Tracker
 
 ORIGINS = ("p0", "p1")
 
@@ -254,7 +254,7 @@ def test_progress_never_goes_back_and_never_runs_ahead(reports: list[Report]) ->
         )
         heard.take(report)
         local = tracker.local(report.origin)
-        assert (outcome is Outcome.ADVANCED) <= (local is not None)
+        assert (outcome is ReportOutcome.ADVANCED) <= (local is not None)
         if local is not None:
             assert local >= locals_before[report.origin]
             locals_before[report.origin] = local

@@ -11,7 +11,7 @@ import threading
 import pytest
 
 from floodmark.errors import DuplicateName, FloodmarkError, UnknownOrigin
-from floodmark.progress import Outcome, Tracker
+from floodmark.progress import ReportOutcome, Tracker
 
 Report = tuple[int, int, str, int]
 L, _ = "L", "-"
@@ -120,9 +120,9 @@ def test_s05_in_order_ten_thousand() -> None:
 def test_s06_backwards_ten_thousand() -> None:
     tracker = Tracker(["o"])
     for number in range(10_000, 1, -1):
-        assert tracker.update("o", number, 0, True, number) is Outcome.WAITING
+        assert tracker.update("o", number, 0, True, number) is ReportOutcome.WAITING
         assert tracker.local("o") is None
-    assert tracker.update("o", 1, 0, True, 1) is Outcome.ADVANCED
+    assert tracker.update("o", 1, 0, True, 1) is ReportOutcome.ADVANCED
     assert tracker.local("o") == 10_000
 
 
@@ -205,9 +205,9 @@ def test_s46_a_newer_attempt_starts_the_sequence_anew_and_an_older_one_is_ignore
     tracker = Tracker(["o"], chunk_base=1)
     tracker.update("o", 1, 1, False, 90, attempt=1)
     tracker.update("o", 1, 2, False, 91, attempt=1)
-    assert tracker.update("o", 1, 1, False, 10, attempt=2) is Outcome.WAITING
-    assert tracker.update("o", 1, 3, True, 99, attempt=1) is Outcome.STALE
-    assert tracker.update("o", 1, 2, True, 12, attempt=2) is Outcome.ADVANCED
+    assert tracker.update("o", 1, 1, False, 10, attempt=2) is ReportOutcome.WAITING
+    assert tracker.update("o", 1, 3, True, 99, attempt=1) is ReportOutcome.STALE
+    assert tracker.update("o", 1, 2, True, 12, attempt=2) is ReportOutcome.ADVANCED
     assert tracker.local("o") == 12
     assert tracker.statistics()["o"].stale == 1
 
@@ -215,7 +215,7 @@ def test_s46_a_newer_attempt_starts_the_sequence_anew_and_an_older_one_is_ignore
 def test_s46_a_complete_sequence_never_opens_again() -> None:
     tracker = Tracker(["o"])
     tracker.update("o", 1, 0, True, 10)
-    assert tracker.update("o", 1, 0, False, 10, attempt=5) is Outcome.DUPLICATE
+    assert tracker.update("o", 1, 0, False, 10, attempt=5) is ReportOutcome.DUPLICATE
     assert tracker.prefix("o") == 1
 
 

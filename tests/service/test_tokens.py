@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from floodmark.control import Home, Token, Tokens
-from floodmark.control._tokens import SCOPES, split_token
+from floodmark.control.tokens import SCOPES, split_token
 from floodmark.errors import UnknownToken
 from reading import code_of
 

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import text
 
 from floodmark.control import Home
-from floodmark.control._schema import METADATA
+from floodmark.control.tables import METADATA
 from floodmark.service import ServiceLimits, create_app
 from floodmark.service._listener import Listener, address_of
 from floodmark.streams import StreamHome, connect

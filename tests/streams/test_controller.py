@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import update
 
 from floodmark.control import Leases
-from floodmark.control._schema import LEASES
+from floodmark.control.tables import LEASES
 from floodmark.errors import LeaseLost
 from floodmark.streams import Controller, EntryKind, Stream, StreamHome
 from floodmark.streams._catalog import BUCKETS

@@ -7,7 +7,7 @@ from sqlalchemy import select
 from floodmark.bindings._checks import check_text
 from floodmark.bindings._schema import ALIGNMENTS
 from floodmark.control import Home
-from floodmark.control._store import put
+from floodmark.control.store.base import upsert_row
 
 _SILENT: Final = 60_000_000
 """After so many microseconds a reader that says nothing is waited for no more."""
@@ -36,7 +36,7 @@ class AlignedReaders:
         with self._home.write() as connection:
             now = self._home.now(connection)
             values = {"watermark": watermark, "is_caught_up": int(is_caught_up), "heard_at": now}
-            put(connection, ALIGNMENTS, {"alignment": self._name, "member": member, **values})
+            upsert_row(connection, ALIGNMENTS, {"alignment": self._name, "member": member, **values})
 
     def slowest_other(self, member: str) -> int | None:
         """Return the lowest watermark of the other readers that have anything to read; None if there is none."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from floodmark._util.codec import JsonValue
 from floodmark._util.times import Duration
 from floodmark.bindings._compaction import Compaction, compact_in
 from floodmark.bindings._histories import Histories, read_from
@@ -14,7 +15,7 @@ from floodmark.bindings._proposals import Proposal, Proposals
 from floodmark.bindings._source import BindingSource
 from floodmark.bindings._sources import Sources, find
 from floodmark.bindings._ticks import own_clock
-from floodmark.control import Home, JsonValue
+from floodmark.control import Home
 from floodmark.errors import MintLost
 
 if TYPE_CHECKING:

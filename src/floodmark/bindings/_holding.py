@@ -13,7 +13,7 @@ from floodmark.bindings._holds import KINDS, Hold, load_all, load_hold, load_hol
 from floodmark.bindings._schema import HOLDS, SOURCES
 from floodmark.bindings._sources import find
 from floodmark.control import Home
-from floodmark.control._store import put
+from floodmark.control.store.base import upsert_row
 from floodmark.errors import InvalidOption, TimestampNotValid, UnknownHold
 
 _H: Final = HOLDS.c
@@ -49,7 +49,7 @@ class Holding:
             moved_at = now if known is None or ts > known.ts else known.moved_at
             taken_at = now if known is None else known.taken_at
             values = {"kind": kind, "ts": ts, "taken_at": taken_at, "moved_at": moved_at, "heard_at": now}
-            put(connection, HOLDS, {"source_id": row.source_id, "holder": holder, **values})
+            upsert_row(connection, HOLDS, {"source_id": row.source_id, "holder": holder, **values})
             self._reached("hold: before the commit")
             return Hold(source, holder, kind, ts, taken_at, moved_at, heard_at=now, upper=row.upper, now=now)
 

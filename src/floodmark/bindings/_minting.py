@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, bindparam, insert, update
 
+from floodmark._util.codec import JsonValue
 from floodmark.bindings._checks import check_ends
 from floodmark.bindings._compaction import compact_in
 from floodmark.bindings._histories import Histories
@@ -17,7 +18,7 @@ from floodmark.bindings._history import BindingHistory
 from floodmark.bindings._schema import PAIRS, SOURCES, STEPS
 from floodmark.bindings._sources import check_identity, find
 from floodmark.bindings._ticks import check_clock, is_due, next_ts, open_ts
-from floodmark.control import Home, JsonValue
+from floodmark.control import Home
 from floodmark.errors import MintLost, SourceTruncated
 
 Ends = Mapping[int, int]

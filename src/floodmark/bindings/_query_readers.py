@@ -15,7 +15,7 @@ from floodmark.bindings._places import Stop
 from floodmark.bindings._schema import QUERIES, QUERY_READERS
 from floodmark.bindings._source_offset import SourceOffset
 from floodmark.control import Home
-from floodmark.control._store import put
+from floodmark.control.store.base import upsert_row
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class QueryReaders:
             "settles": int(settles),
         }
         with self._home.write() as connection:
-            put(connection, QUERIES, row)
+            upsert_row(connection, QUERIES, row)
 
     def begun(self, query: str) -> None:
         """Say that all have begun: who else reads the same DataFrames is another query."""
@@ -86,7 +86,7 @@ class QueryReaders:
                     "name": name,
                     "first": to_json(first.save(), "offset"),
                 }
-                put(connection, QUERY_READERS, row)
+                upsert_row(connection, QUERY_READERS, row)
 
     def names(self, query: str) -> set[str]:
         """Return the DataFrames of a query that have ever begun to be read."""

@@ -4,7 +4,7 @@ from typing import Final
 
 from sqlalchemy import BigInteger, Column, Table, Text
 
-from floodmark.control._schema import METADATA
+from floodmark.control.tables import METADATA
 
 
 def _source_id() -> "Column[int]":

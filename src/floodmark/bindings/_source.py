@@ -6,10 +6,9 @@ from typing import Any, Final
 
 from sqlalchemy import Row
 
-from floodmark._util.codec import from_json
+from floodmark._util.codec import JsonValue, from_json
 from floodmark._util.text import did_you_mean
 from floodmark._util.times import Duration, duration_micros
-from floodmark.control import JsonValue
 from floodmark.errors import InvalidOption
 
 _LEAST: Final = {"tick": 100_000, "compaction_window": 0, "release_after": 1}

@@ -6,14 +6,14 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, delete, select, update
 
-from floodmark._util.codec import from_json, to_json
+from floodmark._util.codec import JsonValue, from_json, to_json
 from floodmark._util.text import did_you_mean
 from floodmark._util.times import Duration
 from floodmark.bindings._checks import check_text
 from floodmark.bindings._schema import ALL_TABLES, SOURCES
 from floodmark.bindings._source import DEFAULTS, BindingSource, check_settings, load_source
-from floodmark.control import Home, JsonValue
-from floodmark.control._store import insert_unless_there
+from floodmark.control import Home
+from floodmark.control.store.base import insert_if_absent
 from floodmark.errors import InvalidOption, SourceRecreated, UnknownSource
 
 _ONE: Final = select(SOURCES)
@@ -75,7 +75,7 @@ class Sources:
                 # Nothing is bound: what is seen first, a whole snapshot, belongs to this moment.
                 **dict.fromkeys(("origin", "since", "upper", "created_at"), now),
             }
-            if insert_unless_there(connection, SOURCES, values):
+            if insert_if_absent(connection, SOURCES, values):
                 return load_source(find(connection, source))
             row = find(connection, source)
             check_identity(row, identity)

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from floodmark._util.codec import JsonValue
 from floodmark.bindings._bindings import Bindings
 from floodmark.bindings._partition_times import TimeRule
-from floodmark.control import JsonValue
 from floodmark.errors import InvalidOption, SourceRecreated, TopicRecreated
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, select
 from floodmark.bindings._schema import TOPIC_TIMES
 from floodmark.bindings._sources import find
 from floodmark.control import Home
-from floodmark.control._store import put
+from floodmark.control.store.base import upsert_row
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class TopicTimes:
                 merged = _merged(known.get(part), told)
                 if merged != known.get(part):
                     values = {"newest": merged.newest, "read_to": merged.read_to, "moved_at": now}
-                    put(connection, TOPIC_TIMES, {"source_id": source_id, "part": part, **values})
+                    upsert_row(connection, TOPIC_TIMES, {"source_id": source_id, "part": part, **values})
 
 
 def _known(connection: Connection, source_id: int) -> dict[int, Read]:

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from floodmark._util.codec import JsonValue
 from floodmark.cli._answer import OriginAnswer
 from floodmark.cli._times import as_clock, as_duration
-from floodmark.control import JsonValue
 
 _NAMED: Final = 3
 

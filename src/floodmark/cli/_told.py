@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from floodmark.control import JsonValue, Observation
+from floodmark._util.codec import JsonValue
+from floodmark.control import Observation
 
 
 @dataclass(slots=True)

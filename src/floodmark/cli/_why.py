@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from floodmark._util.codec import open_snapshot
+from floodmark._util.codec import JsonValue, open_snapshot
 from floodmark.cli._answer import Answer, ColumnAnswer, OriginAnswer
 from floodmark.cli._release import release_of
 from floodmark.cli._told import Told
-from floodmark.control import JsonValue, Observation, Queries, Step, WatermarkSteps
+from floodmark.control import Observation, Queries, WatermarkStep, WatermarkSteps
 from floodmark.errors import SnapshotInvalid, UnknownIncarnation
 from floodmark.progress import Coalescer, InputView
 
@@ -30,7 +30,7 @@ def _column(column: str, incarnation: str, steps: WatermarkSteps, now: int) -> C
 
 
 def _explained(
-    column: str, step: Step, observations: tuple[Observation, ...], settings: JsonValue, now: int
+    column: str, step: WatermarkStep, observations: tuple[Observation, ...], settings: JsonValue, now: int
 ) -> ColumnAnswer:
     told = Told.of(observations)
     with open_snapshot(step.snapshot, "origin-watermarks") as saved:

@@ -14,38 +14,36 @@ Every change is conditional on what it was built on; who comes second gets a `Co
 microseconds since the epoch: an argument, or, where processes must agree on them, the store's.
 """
 
-from floodmark._util.codec import JsonValue
-from floodmark.control._batch_watermarks import BatchOf, BatchWatermarks
-from floodmark.control._changes import bump
-from floodmark.control._home import Home
-from floodmark.control._leases import LEASES_TOPIC, Lease, Leases
-from floodmark.control._members import MEMBERS_TOPIC, Member, Members
-from floodmark.control._queries import Queries
-from floodmark.control._query_record import QueryRecord, QueryState
-from floodmark.control._tokens import TOKENS_TOPIC, Scope, Token, Tokens
-from floodmark.control._watermark_steps import Incarnation, Observation, Step, WatermarkSteps
+from floodmark.control.home import Home
+from floodmark.control.leases import Lease, Leases
+from floodmark.control.members import Member, Members
+from floodmark.control.queries import Queries, QueryRecord, QueryState
+from floodmark.control.query_watermarks import (
+    BatchWatermarks,
+    Incarnation,
+    Observation,
+    QueryBatch,
+    WatermarkStep,
+    WatermarkSteps,
+)
+from floodmark.control.tokens import Scope, Token, Tokens
 
 __all__ = [
-    "LEASES_TOPIC",
-    "MEMBERS_TOPIC",
-    "TOKENS_TOPIC",
-    "BatchOf",
     "BatchWatermarks",
     "Home",
     "Incarnation",
-    "JsonValue",
     "Lease",
     "Leases",
     "Member",
     "Members",
     "Observation",
     "Queries",
+    "QueryBatch",
     "QueryRecord",
     "QueryState",
     "Scope",
-    "Step",
     "Token",
     "Tokens",
+    "WatermarkStep",
     "WatermarkSteps",
-    "bump",
 ]

@@ -4,9 +4,8 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, and_, case, func, insert, select
 
-from floodmark._util.codec import from_json, to_json
+from floodmark._util.codec import JsonValue, from_json, to_json
 from floodmark._util.text import did_you_mean
-from floodmark.control import JsonValue
 from floodmark.errors import UnknownJob, UnknownRun
 from floodmark.ingest._ranges import Range
 from floodmark.ingest._records import Attempt, Event, JobInfo, RunInfo, Typical

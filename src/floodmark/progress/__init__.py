@@ -10,12 +10,11 @@
 """
 
 from floodmark._util.codec import Snapshot
-from floodmark._util.ints import INT64_MAX, INT64_MIN
 from floodmark._util.names import Name
-from floodmark.progress._alignment import Alignment
-from floodmark.progress._coalescer import Coalescer, NotRising
-from floodmark.progress._explanation import Explanation, InputView, KeyView
-from floodmark.progress._generators import (
+from floodmark.progress.alignment import Alignment
+from floodmark.progress.coalescer import Coalescer, Explanation, InputView, KeyView, NotRising
+from floodmark.progress.coalescer_state import Revived
+from floodmark.progress.generators import (
     BatchGenerator,
     BoundedDisorder,
     Generator,
@@ -23,20 +22,14 @@ from floodmark.progress._generators import (
     Punctuated,
     WallClockLag,
 )
-from floodmark.progress._groups import GroupedCoalescer, GroupSignals
-from floodmark.progress._inputs import Revived
-from floodmark.progress._origin_memory import IdleCause, OriginActivity
-from floodmark.progress._origins import OriginWatermarks
-from floodmark.progress._policies import Frame, Idleness
-from floodmark.progress._prefix import Outcome
-from floodmark.progress._signals import IDLE, Idle, Signal, Watermark
-from floodmark.progress._statistics import BatchOutcome, OriginStatistics
-from floodmark.progress._tracker import Tracker
+from floodmark.progress.grouped_coalescer import GroupedCoalescer, GroupSignals
+from floodmark.progress.origin_watermarks import Frame, IdleCause, Idleness, OriginActivity, OriginWatermarks
+from floodmark.progress.signals import IDLE, Idle, Signal, Watermark
+from floodmark.progress.tracker.prefix import ReportOutcome
+from floodmark.progress.tracker.tracker import BatchOutcome, OriginStatistics, Tracker
 
 __all__ = [
     "IDLE",
-    "INT64_MAX",
-    "INT64_MIN",
     "Alignment",
     "BatchGenerator",
     "BatchOutcome",
@@ -58,8 +51,8 @@ __all__ = [
     "OriginActivity",
     "OriginStatistics",
     "OriginWatermarks",
-    "Outcome",
     "Punctuated",
+    "ReportOutcome",
     "Revived",
     "Signal",
     "Snapshot",

@@ -5,8 +5,8 @@ import time
 from collections.abc import Iterable
 from typing import Any, Final
 
-from floodmark.control import TOKENS_TOPIC, Home, Token, Tokens
-from floodmark.control._tokens import KnownToken, split_token
+from floodmark.control import Home, Token, Tokens
+from floodmark.control.tokens import TOKENS_TOPIC, KnownToken, split_token
 from floodmark.errors import TokenExpired, TokenMissing, TokenRefused
 from floodmark.service._hosts import check_is_for_here
 from floodmark.service._workers import Workers

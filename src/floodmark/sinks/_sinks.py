@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Row, delete, select, update
 from floodmark._util.text import did_you_mean
 from floodmark.bindings import Bindings, Hold, QueryReaders
 from floodmark.control import Home
-from floodmark.control._store import insert_unless_there
+from floodmark.control.store.base import insert_if_absent
 from floodmark.errors import SinkExists, SinkVersionOld, UnknownSink
 from floodmark.sinks._progress import Progress, check_sink_name
 from floodmark.sinks._schema import SINKS, STREAM_SINKS
@@ -72,7 +72,7 @@ class Sinks:
         with self._home.write() as connection:
             now = self._home.now(connection)
             row = {"name": name, "target": target, "mode": mode, "version": version}
-            if insert_unless_there(connection, SINKS, {**row, "created_at": now, "updated_at": now}):
+            if insert_if_absent(connection, SINKS, {**row, "created_at": now, "updated_at": now}):
                 return _load(_find(connection, name))
             known = _load(_find(connection, name, lock=True))
             if (known.target, known.mode) != (target, mode):

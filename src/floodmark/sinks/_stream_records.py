@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, and_, or_, select, update
 
 from floodmark.control import Home
-from floodmark.control._store import insert_unless_there
+from floodmark.control.store.base import insert_if_absent
 from floodmark.sinks._progress import Progress
 from floodmark.sinks._schema import STREAM_SINKS
 from floodmark.sinks._sink_errors import fenced_off
@@ -50,7 +50,7 @@ class StreamRecords:
         is_newer = and_(_S.stream_id == stream_id, _S.fence < fence)
         is_unused = and_(_S.stream_id != stream_id, _S.progress.is_(None))
         with self._home.write() as connection:
-            insert_unless_there(connection, STREAM_SINKS, {"sink": sink, "stream_id": stream_id, "fence": 0})
+            insert_if_absent(connection, STREAM_SINKS, {"sink": sink, "stream_id": stream_id, "fence": 0})
             taken = update(STREAM_SINKS).where(_S.sink == sink, or_(is_newer, is_unused))
             values = {"stream_id": stream_id, "fence": fence}
             row = connection.execute(taken.values(values).returning(*STREAM_SINKS.columns)).one_or_none()

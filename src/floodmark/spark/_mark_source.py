@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition,
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from floodmark.control import BatchOf, BatchWatermarks, Home, WatermarkSteps
+from floodmark.control import BatchWatermarks, Home, QueryBatch, WatermarkSteps
 from floodmark.spark._chain import MarkOffset, WatermarkChain
 from floodmark.spark._late import task_properties
 from floodmark.spark._settings import WatermarkSettings
@@ -113,7 +113,7 @@ class BatchWatermarkReader(DataSourceReader):
         """Return the watermark of the batch that the task belongs to."""
         query, run, batch_id = task_properties()
         with Home.open_existing(self._home) as home:
-            yield (BatchWatermarks(home).of(BatchOf(query, run, batch_id, self._frame, self._column)),)
+            yield (BatchWatermarks(home).of(QueryBatch(query, run, batch_id, self._frame, self._column)),)
 
 
 def _marks(offset: MarkOffset) -> Iterator[tuple[Any, ...]]:

@@ -10,7 +10,8 @@ from sqlalchemy.exc import IntegrityError
 
 from floodmark._util.codec import from_json, to_json
 from floodmark._util.text import did_you_mean
-from floodmark.control import Home, bump
+from floodmark.control import Home
+from floodmark.control.store.change_counters import announce_change
 from floodmark.errors import InvalidOption, InvalidValue, StreamDeleted, StreamExists, StreamSealed, UnknownStream
 from floodmark.streams._buckets import bucket_of
 from floodmark.streams._layout import Layout
@@ -223,7 +224,7 @@ class Catalog:
                 connection.execute(delete(table).where(table.c.stream_id == now.id, table.c.time_key.in_(gone)))
             _add_keys(connection, now, [key for key in settings.keys if key not in now.settings.keys])
             connection.execute(update(KEYS).where(KEYS.c.stream_id == now.id).values(changed=KEYS.c.changed + 1))
-            bump(connection, marks_topic(now.bucket))
+            announce_change(connection, marks_topic(now.bucket))
             return self._store(connection, replace(now, settings=settings))
 
     def scale(self, stream: StreamInfo, change: Callable[[Layout], Layout]) -> StreamInfo:

@@ -6,7 +6,8 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, bindparam, delete, select, tuple_, update
 
-from floodmark.control import Home, Lease, Leases, bump
+from floodmark.control import Home, Lease, Leases
+from floodmark.control.store.change_counters import announce_change
 from floodmark.streams._catalog import Catalog, StreamInfo
 from floodmark.streams._entries import MarkEntry
 from floodmark.streams._mark_rows import INSERT_ENTRY, UPDATE_MARK, changed_mark, entry_of, entry_values, record_of
@@ -160,7 +161,7 @@ def store(home: Home, decided: list[tuple[Known, Decision]], leases: Mapping[int
             entry = decision.entry if isinstance(decision, Emit) else known.last
             if isinstance(decision, Emit):
                 entries.append(entry_values(known.stream.id, known.key, decision.entry))
-                bump(connection, entries_topic(known.stream.bucket))
+                announce_change(connection, entries_topic(known.stream.bucket))
             lower = None if entry is None else entry.lower
             seq = 0 if entry is None else entry.seq
             keys.append({"s": target[0], "k": target[1], "seq": seq, "lower": lower, "raised": int(changes)})

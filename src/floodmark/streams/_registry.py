@@ -8,8 +8,9 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, delete, select, update
 
 from floodmark._util.retry import LostRace, retry_on_conflict
-from floodmark.control import Home, bump
-from floodmark.control._store import insert_unless_there
+from floodmark.control import Home
+from floodmark.control.store.base import insert_if_absent
+from floodmark.control.store.change_counters import announce_change
 from floodmark.errors import FloodmarkError
 from floodmark.streams._catalog import Catalog, StreamInfo, marks_topic
 from floodmark.streams._log import Author, Opened, StreamLog
@@ -115,7 +116,7 @@ class Registry:
                 else:
                     again = record_of(mark, author.instance - 1).open_again(now=now)
                     connection.execute(UPDATE_MARK, changed_mark(stream.id, key, mark.version, again))
-            bump(connection, marks_topic(stream.bucket))
+            announce_change(connection, marks_topic(stream.bucket))
         return Opened(author, row.next_number, watermarks)
 
     def _step(self, stream: StreamInfo, author: Author, position: Position, step: Step) -> None:
@@ -130,7 +131,7 @@ class Registry:
                     record = record_of(mark, author.instance)
                     _touch(connection, info, mark.time_key, raises_version=True)
                     _store(connection, info, mark.time_key, mark, step(record.moved(position, layout=info.layout)))
-                bump(connection, marks_topic(info.bucket))
+                announce_change(connection, marks_topic(info.bucket))
 
         retry_on_conflict(transaction)
 
@@ -163,7 +164,7 @@ def _store(connection: Connection, stream: StreamInfo, key: str, mark: Row[Any] 
 
 def _insert_writer(connection: Connection, stream: StreamInfo, author: Author, now: int, is_named: int) -> None:
     row = {"stream_id": stream.id, "writer": author.writer, "instance": author.instance, "next_number": 0}
-    insert_unless_there(connection, WRITERS, {**row, "is_named": is_named, "touched_at": now})
+    insert_if_absent(connection, WRITERS, {**row, "is_named": is_named, "touched_at": now})
 
 
 def _mark_row(connection: Connection, stream: StreamInfo, key: str, writer: str) -> Row[Any] | None:

@@ -4,7 +4,7 @@ from typing import Final
 
 from sqlalchemy import BigInteger, Column, Index, LargeBinary, Table, Text
 
-from floodmark.control._schema import METADATA
+from floodmark.control.tables import METADATA
 
 
 def _stream_id() -> "Column[int]":

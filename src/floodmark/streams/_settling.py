@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Row, bindparam, select, tuple_, update
 from floodmark._util.ints import check_int64
 from floodmark._util.names import check_id
 from floodmark._util.retry import LostRace
-from floodmark.control import bump
+from floodmark.control.store.change_counters import announce_change
 from floodmark.errors import FloodmarkError, UnknownWriter
 from floodmark.streams._catalog import Catalog, StreamInfo, marks_topic, stream_deleted
 from floodmark.streams._log import Author
@@ -165,7 +165,7 @@ class _Batch:
         ]
         self._connection.execute(_TOUCH, touches)
         for bucket in {self._streams[stream].bucket for stream, _ in self._touched}:
-            bump(self._connection, marks_topic(bucket))
+            announce_change(self._connection, marks_topic(bucket))
 
 
 def unknown_writer(author: Author) -> UnknownWriter:

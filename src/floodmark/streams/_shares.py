@@ -3,7 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Final
 
-from floodmark.control import LEASES_TOPIC, MEMBERS_TOPIC, Home, Lease, Leases, Member, Members
+from floodmark.control import Home, Lease, Leases, Member, Members
+from floodmark.control.leases import LEASES_TOPIC
+from floodmark.control.members import MEMBERS_TOPIC
 from floodmark.errors import UnknownMember
 from floodmark.streams._buckets import spread
 from floodmark.streams._catalog import BUCKETS

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from floodmark._util.times import Duration
 from floodmark.control import Home
-from floodmark.control._home import HOME_VARIABLE
+from floodmark.control.home import HOME_VARIABLE
 from floodmark.errors import HomeUnusable, InvalidOption
 from floodmark.streams._backend import Backend
 from floodmark.streams._controller import Controller

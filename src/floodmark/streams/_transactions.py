@@ -11,7 +11,7 @@ from floodmark._util.codec import from_json, to_json
 from floodmark._util.names import check_id
 from floodmark._util.retry import retry_on_conflict
 from floodmark.control import Home
-from floodmark.control._store import insert_unless_there
+from floodmark.control.store.base import insert_if_absent
 from floodmark.errors import FloodmarkError, InvalidValue, StreamSealed, TransactionNotOpen
 from floodmark.streams._catalog import Catalog, StreamInfo, check_not_sealed
 from floodmark.streams._log import Author, StreamLog
@@ -78,7 +78,7 @@ class Transactions:
                 "state": TransactionState.OPEN.value,
                 "expires_at": expires_at,
             }
-            if not insert_unless_there(connection, TRANSACTIONS, row):
+            if not insert_if_absent(connection, TRANSACTIONS, row):
                 begun = find(connection, info, number)
                 if (begun.writer, begun.instance) != (author.writer, author.instance):
                     raise InvalidValue(

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, delete, select
 
 from floodmark._util.codec import from_json, to_json
-from floodmark.control._store import put
+from floodmark.control.store.base import upsert_row
 from floodmark.streams._catalog import StreamInfo
 from floodmark.streams._log import Author
 from floodmark.streams._positions import Position, load_position, save_position
@@ -121,7 +121,9 @@ def write_sent(connection: Connection, stream: StreamInfo, writer: str, sent: Se
     """Keep what is known of the records of a writer."""
     position = to_json(save_position(sent.position), "position")
     row: dict[str, Any] = {"stream_id": stream.id, "writer": writer, "position": position}
-    put(connection, SENT, {**row, "first_number": sent.first_number, "found": sent.found, "looked_by": sent.looked_by})
+    upsert_row(
+        connection, SENT, {**row, "first_number": sent.first_number, "found": sent.found, "looked_by": sent.looked_by}
+    )
 
 
 def forget_sent(connection: Connection, stream: StreamInfo, writer: str) -> None:

@@ -11,7 +11,7 @@ from floodmark._util.retry import LostRace, retry_on_conflict
 from floodmark._util.text import did_you_mean
 from floodmark._util.times import UNITS_PER_SECOND
 from floodmark.control import Home
-from floodmark.control._store import insert_unless_there
+from floodmark.control.store.base import insert_if_absent
 from floodmark.errors import (
     DuplicateName,
     GroupDeleted,
@@ -70,7 +70,7 @@ class GroupStore:
         state = GroupState(group.name, group.id, parts, created_at=self._home.now())
         state = tended(state, self._facts(parts), state.created_at)
         with self._home.write() as connection:
-            if insert_unless_there(connection, GROUPS, _row(state)):
+            if insert_if_absent(connection, GROUPS, _row(state)):
                 return state
             there = _state_of(connection.execute(select(GROUPS).where(GROUPS.c.name == group.name)).one())
         if there.group_id == group.id:

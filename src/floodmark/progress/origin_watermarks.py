@@ -1,0 +1,455 @@
+"""Watermarks made from rows: a generator for each origin and key, merged by minimum over the origins.
+
+With its settings: when an origin counts as idle, and how coarse the output is.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from floodmark._util.codec import Snapshot, new_snapshot, open_snapshot
+from floodmark._util.ints import INT64_MIN, Int64Array, check_int64, check_watermark, int64_column, watermark_column
+from floodmark._util.names import Name
+from floodmark.errors import InvalidOption, UnknownKey
+from floodmark.progress.coalescer import Coalescer, Explanation
+from floodmark.progress.coalescer_state import Revived
+from floodmark.progress.generators import BatchGenerator, Generator, GeneratorState, check_duration
+from floodmark.progress.signals import IDLE, Signal, Watermark, check_key
+
+_BELOW_ALL: Final = INT64_MIN - 1
+_Value = TypeVar("_Value")
+
+
+IdleCause = Literal["declared", "timeout"]
+"""Why an origin is idle: it said so, or it was silent for long and had nothing unread."""
+
+
+@dataclass(frozen=True, slots=True)
+class Idleness:
+    """When an origin counts as idle. Too early means late rows, too late means waiting: both are yours to choose.
+
+    With a `timeout` an origin becomes idle when it has been silent for so long *and* is known to be caught up,
+    that is, nothing of it is unread. Silence alone may only mean that the reader is slow. `declared=False`
+    forbids what is allowed otherwise: that an origin is declared idle.
+
+    >>> Idleness(timeout=60_000_000)
+    Idleness(timeout=60000000, declared=True)
+    """
+
+    timeout: int | None = None
+    declared: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse a timeout of zero or less."""
+        if self.timeout is not None:
+            check_duration("timeout", self.timeout, least=1)
+
+    def is_over(self, last_heard: int, now: int) -> bool:
+        """Return whether an origin that is caught up has been silent long enough.
+
+        >>> Idleness(timeout=10).is_over(last_heard=5, now=15)
+        True
+        """
+        return self.timeout is not None and now - last_heard >= self.timeout
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Lets a watermark out only on the grid `offset` + k * `size`: fewer signals, no later windows on that grid.
+
+    A size of 0 lets none out.
+
+    >>> Frame(10).floor(24), Frame(10, offset=3).floor(24), Frame(0).floor(24)
+    (20, 23, None)
+    """
+
+    size: int = 1
+    offset: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse a negative size, and an offset outside the frame."""
+        check_duration("size", self.size)
+        check_duration("offset", self.offset)
+        if self.offset >= max(1, self.size):
+            raise InvalidOption(
+                f"The offset is {self.offset} and the size {self.size}.",
+                rule="The offset must be below the size.",
+                remedy="Give the remainder of the offset by the size.",
+                offset=self.offset,
+                size=self.size,
+            )
+
+    def floor(self, time: int) -> int | None:
+        """Return the grid point at or below `time`; None where there is none."""
+        if self.size == 0:
+            return None
+        point = (time - self.offset) // self.size * self.size + self.offset
+        return point if point >= INT64_MIN else None
+
+
+@dataclass(frozen=True, slots=True)
+class OriginActivity:
+    """One origin: when it was last heard of, why it is idle, and its rows from the future, which moved nothing."""
+
+    state: str
+    last_heard: int
+    idle_cause: IdleCause | None
+    future_rows: int
+    newest_future: int | None
+
+
+class OriginState:
+    """The state of each key's generator, and what else was seen."""
+
+    __slots__ = ("future_rows", "idle_cause", "last_heard", "newest_future", "states")
+
+    def __init__(self, last_heard: int) -> None:
+        self.states: dict[str, GeneratorState] = {}
+        self.last_heard = last_heard
+        self.idle_cause: IdleCause | None = None
+        self.future_rows = 0
+        self.newest_future: int | None = None
+
+    def hear(self, now: int) -> None:
+        """Take note that the origin spoke."""
+        self.idle_cause = None
+        self.last_heard = max(self.last_heard, now)
+
+    def is_future(self, latest: int, limit: int | None) -> bool:
+        """Return whether a row lies beyond the limit; if so it is counted."""
+        if limit is None or latest <= limit:
+            return False
+        self._count_future(1, latest)
+        return True
+
+    def without_future(self, column: Int64Array, limit: int | None) -> Int64Array:
+        """Return the rows that lie within the limit; the others are counted."""
+        if limit is None or not len(column) or (newest := int(column.max())) <= limit:
+            return column
+        ahead = column > limit
+        self._count_future(int(np.count_nonzero(ahead)), newest)
+        return column[~ahead]
+
+    def activity(self, state: str) -> OriginActivity:
+        """Return what there is to tell of the origin, which is in this state."""
+        return OriginActivity(state, self.last_heard, self.idle_cause, self.future_rows, self.newest_future)
+
+    def save(self) -> list[Any]:
+        """Return everything but when it was last heard of, which means nothing after a restart."""
+        return [self.states, self.idle_cause, self.future_rows, self.newest_future]
+
+    @classmethod
+    def load(cls, saved: list[Any], now: int) -> "OriginState":
+        """Return what was saved, last heard of now."""
+        memory = cls(now)
+        states, memory.idle_cause, memory.future_rows, memory.newest_future = saved
+        memory.states = dict(states)
+        return memory
+
+    def _count_future(self, rows: int, newest: int) -> None:
+        self.future_rows += rows
+        self.newest_future = newest if self.newest_future is None else max(newest, self.newest_future)
+
+
+class OriginWatermarks:
+    """The watermark of a source that reads several origins: per key, the minimum of what their rows say.
+
+    The signals that `event` returns belong *before* that row: the row cannot be late by its own doing.
+
+    >>> source = OriginWatermarks({"order_time": BoundedDisorder(3)}, origins=["p0", "p1"], now=0)
+    >>> source.event("p0", {"order_time": 100}, now=1)
+    ()
+    >>> source.event("p1", {"order_time": 50}, now=2)
+    (Watermark(key='order_time', time=47),)
+    >>> source.declare_idle("p1", now=3)
+    (Watermark(key='order_time', time=97),)
+
+    `now` is any clock that goes forward, in the unit of the times where `WallClockLag` or `future` is used.
+    """
+
+    __slots__ = ("_dropped", "_frame", "_future", "_generators", "_idleness", "_let_out", "_merged", "_origins")
+
+    def __init__(
+        self,
+        generators: Mapping[str, Generator],
+        *,
+        now: int,
+        origins: Iterable[Name] = (),
+        idle: Idleness = Idleness(),
+        frame: Frame = Frame(),
+        future: int | None = None,
+        revived: Revived = "hold",
+    ) -> None:
+        """Watch `origins` by the rule in `generators` for each key (time column).
+
+        Rows more than `future` ahead of `now` do not move time; they are counted.
+        """
+        if not generators:
+            raise InvalidOption(
+                "There is no generator.",
+                rule="At least one time column must say how time follows from it.",
+                remedy="Pass for example {'event_time': BoundedDisorder(delay)}.",
+            )
+        for key, generator in generators.items():
+            check_key(key)
+            if not isinstance(generator, Generator):
+                raise InvalidOption(
+                    f"The generator for {key!r} is {generator!r}.",
+                    rule="A generator has the methods observe and watermark.",
+                    remedy="Pass for example BoundedDisorder(delay), or an object of your own with both methods.",
+                    key=key,
+                )
+        self._generators = dict(generators)
+        self._idleness = idle
+        self._frame = frame
+        self._future = None if future is None else check_duration("future", future)
+        self._merged = Coalescer(keys=self._generators, revived=revived)
+        self._dropped: set[str] = set()
+        self._let_out: dict[str, int] = {}
+        self._origins: dict[Name, OriginState] = {}
+        for origin in origins:
+            self.add(origin, now=now)
+
+    def event(
+        self, origin: Name, times: Mapping[str, int], *, now: int, marks: Mapping[str, int] | None = None
+    ) -> tuple[Signal, ...]:
+        """Take one row: its time on some or all keys, and the marks it carries, if any."""
+        check_int64(now, "now")
+        checked = {key: check_int64(time, f"time on {key}") for key, time in self._known(times).items()}
+        checked_marks = {key: check_watermark(mark) for key, mark in self._known(marks or {}).items()}
+        watched = self._hear(origin, now)
+        signals: list[Signal] = []
+        for key, generator in self._generators.items():
+            time, mark = checked.get(key), checked_marks.get(key)
+            latest = max((value for value in (time, mark) if value is not None), default=None)
+            if latest is None or watched.is_future(latest, self._limit(now)):
+                continue
+            watched.states[key] = generator.observe(watched.states.get(key), time, mark, now)
+            signals += self._advance(origin, key, now, cap=time)
+        return self._throttled(signals)
+
+    def events(
+        self,
+        origin: Name,
+        times: Mapping[str, ArrayLike],
+        *,
+        now: int,
+        marks: Mapping[str, ArrayLike] | None = None,
+    ) -> tuple[Signal, ...]:
+        """Take many rows of one origin, as a column for each key (numpy, Arrow or a list).
+
+        A batch is one place: its signals belong after its last row. For a generator that looks at the newest row
+        they are the last ones that `event` would have given, row by row.
+
+        >>> source = OriginWatermarks({"order_time": BoundedDisorder(3)}, origins=["p0"], now=0)
+        >>> source.events("p0", {"order_time": [90, 100, 95]}, now=1)
+        (Watermark(key='order_time', time=97),)
+        """
+        self._origin(origin)
+        check_int64(now, "now")
+        columns = {key: int64_column(column, f"time on {key}") for key, column in self._known(times).items()}
+        mark_columns = {key: watermark_column(column) for key, column in self._known(marks or {}).items()}
+        if not any(len(column) for column in (*columns.values(), *mark_columns.values())):
+            return ()
+        watched, limit = self._hear(origin, now), self._limit(now)
+        nothing = np.empty(0, dtype=np.int64)
+        signals: list[Signal] = []
+        for key, generator in self._generators.items():
+            present = watched.without_future(columns.get(key, nothing), limit)
+            present_marks = watched.without_future(mark_columns.get(key, nothing), limit)
+            if not len(present) and not len(present_marks):
+                continue
+            watched.states[key] = _observe_all(generator, watched.states.get(key), present, present_marks, now)
+            signals += self._advance(origin, key, now, cap=int(present.max()) if len(present) else None)
+        return self._throttled(signals)
+
+    def tick(self, now: int, *, caught_up: bool | Collection[Name] = False) -> tuple[Signal, ...]:
+        """Let time pass: clocks go on, and silent origins that are `caught_up` (these, or all) may become idle.
+
+        >>> idle = Idleness(timeout=5)
+        >>> source = OriginWatermarks({"t": BoundedDisorder(3)}, origins=["p0"], now=0, idle=idle)
+        >>> source.tick(5), source.tick(5, caught_up=True)
+        ((), (IDLE,))
+        """
+        check_int64(now, "now")
+        signals: list[Signal] = []
+        for origin, watched in self._origins.items():
+            if self._merged.state_of(origin) != "active":
+                continue
+            for key in self._generators:
+                signals += self._advance(origin, key, now, cap=None)
+            is_caught_up = caught_up if isinstance(caught_up, bool) else origin in caught_up
+            if is_caught_up and self._idleness.is_over(watched.last_heard, now):
+                watched.idle_cause = "timeout"
+                signals += self._merged.idle(origin, now)
+        return self._throttled(signals)
+
+    def declare_idle(self, origin: Name, *, now: int) -> tuple[Signal, ...]:
+        """Leave an origin out until it speaks again, because it says so; nothing happens where that is forbidden."""
+        watched = self._origin(origin)
+        if not self._idleness.declared:
+            return ()
+        if self._merged.state_of(origin) == "active":
+            watched.idle_cause = "declared"
+        return self._throttled(self._merged.idle(origin, now))
+
+    def finish(self, origin: Name, *, now: int) -> tuple[Signal, ...]:
+        """Leave an origin out for ever: it has ended."""
+        self._origin(origin).idle_cause = None
+        return self._throttled(self._merged.finish(origin, now))
+
+    def add(self, origin: Name, *, now: int) -> None:
+        """Watch one more origin. Its silence counts from now, and every key waits for it."""
+        self._merged.add(origin, now=now)
+        self._origins[origin] = OriginState(now)
+
+    def remove(self, origin: Name) -> tuple[Signal, ...]:
+        """Forget an origin. What it held back may leave."""
+        self._origin(origin)
+        del self._origins[origin]
+        return self._throttled(self._merged.remove(origin))
+
+    def drop_watermark(self, key: str) -> None:
+        """Make no more watermarks for a key; its times are taken and do nothing."""
+        self._known({key: None})
+        self._merged.drop_watermark(key)
+        self._dropped.add(key)
+        self._generators.pop(key, None)
+        for watched in self._origins.values():
+            watched.states.pop(key, None)
+
+    def current(self, key: str) -> int | None:
+        """Return the last watermark let out on `key`, or None."""
+        self._known({key: None})
+        return self._let_out.get(key)
+
+    @property
+    def origins(self) -> tuple[Name, ...]:
+        """All origins, finished ones included."""
+        return tuple(self._origins)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether all origins are idle."""
+        return self._merged.is_idle
+
+    def explain(self) -> Explanation:
+        """Return for each key what each origin has said (before the frame), who holds the minimum, and since when."""
+        return self._merged.explain()
+
+    def activity(self) -> dict[Name, OriginActivity]:
+        """Return when each origin was last heard of, and its rows from the future.
+
+        >>> source = OriginWatermarks({"t": BoundedDisorder(0)}, origins=["p0"], now=0, future=10)
+        >>> source.event("p0", {"t": 4_000_000_000}, now=5)
+        ()
+        >>> source.activity()["p0"].future_rows
+        1
+        """
+        return {origin: watched.activity(self._merged.state_of(origin)) for origin, watched in self._origins.items()}
+
+    def snapshot(self) -> Snapshot:
+        """Return every value of every origin as JSON values."""
+        return new_snapshot(
+            "origin-watermarks",
+            keys=list(self._generators),
+            dropped=sorted(self._dropped),
+            merged=self._merged.snapshot(),
+            let_out=dict(self._let_out),
+            origins=[[name, watched.save()] for name, watched in self._origins.items()],
+        )
+
+    @classmethod
+    def restore(
+        cls,
+        snapshot: Snapshot,
+        generators: Mapping[str, Generator],
+        *,
+        now: int,
+        idle: Idleness = Idleness(),
+        frame: Frame = Frame(),
+        future: int | None = None,
+    ) -> "OriginWatermarks":
+        """Go on from `snapshot`, with the rules given again.
+
+        Silence is counted anew from `now`: while nobody was listening, nobody was silent.
+
+        >>> rules = {"t": BoundedDisorder(3)}
+        >>> source = OriginWatermarks(rules, origins=["p0"], now=0)
+        >>> _ = source.event("p0", {"t": 100}, now=1)
+        >>> OriginWatermarks.restore(source.snapshot(), rules, now=50).current("t")
+        97
+        """
+        restored = cls(generators, now=now, idle=idle, frame=frame, future=future)
+        with open_snapshot(snapshot, "origin-watermarks") as saved:
+            restored._dropped = set(saved["dropped"])
+            for key in restored._dropped:
+                restored._generators.pop(key, None)
+            if set(saved["keys"]) != set(restored._generators):
+                raise ValueError(f"it has the keys {saved['keys']}, the generators {list(generators)}")
+            restored._merged = Coalescer.restore(saved["merged"])
+            restored._let_out = {check_key(key): check_watermark(time) for key, time in saved["let_out"].items()}
+            restored._origins = {name: OriginState.load(memory, now) for name, memory in saved["origins"]}
+        return restored
+
+    def _origin(self, origin: Name) -> OriginState:
+        self._merged.state_of(origin)
+        return self._origins[origin]
+
+    def _known(self, by_key: Mapping[str, _Value]) -> Mapping[str, _Value]:
+        for key in by_key:
+            if key not in self._generators and key not in self._dropped:
+                raise UnknownKey(
+                    f"The key {key!r} is not known.",
+                    rule=f"The keys are: {', '.join(self._generators)}.",
+                    remedy="Correct the name, or give a generator for it.",
+                    key=key,
+                )
+        return by_key
+
+    def _hear(self, origin: Name, now: int) -> OriginState:
+        self._merged.event(origin, now)
+        watched = self._origins[origin]
+        watched.hear(now)
+        return watched
+
+    def _limit(self, now: int) -> int | None:
+        return None if self._future is None else now + self._future
+
+    def _advance(self, origin: Name, key: str, now: int, cap: int | None) -> tuple[Signal, ...]:
+        watched = self._origins[origin]
+        time = self._generators[key].watermark(watched.states.get(key), now)
+        if time is None:
+            return ()
+        time = check_watermark(time if cap is None else min(time, cap))
+        last = self._merged.last_of(origin, key)
+        if last is not None and time <= last:
+            return ()
+        return self._merged.watermark(origin, key, time, now)
+
+    def _throttled(self, signals: Iterable[Signal]) -> tuple[Signal, ...]:
+        let_out: list[Signal] = []
+        for signal in signals:
+            if signal is IDLE:
+                let_out.append(signal)
+                continue
+            point = self._frame.floor(signal.time)
+            if point is not None and point > self._let_out.get(signal.key, _BELOW_ALL):
+                self._let_out[signal.key] = point
+                let_out.append(Watermark(signal.key, point))
+        return tuple(let_out)
+
+
+def _observe_all(
+    generator: Generator, state: GeneratorState, times: Int64Array, marks: Int64Array, now: int
+) -> GeneratorState:
+    if isinstance(generator, BatchGenerator):
+        return generator.observe_batch(state, times, marks, now)
+    for time in times.tolist():
+        state = generator.observe(state, time, None, now)
+    for mark in marks.tolist():
+        state = generator.observe(state, None, mark, now)
+    return state

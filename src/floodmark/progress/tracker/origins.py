@@ -1,0 +1,162 @@
+"""The origins of a tracker: which are closed, the minimum over the others, and names as small numbers."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from floodmark._util.ints import Int64Array, check_watermark
+from floodmark._util.names import Name, check_new_name
+from floodmark.errors import OriginClosed, UnknownOrigin
+from floodmark.progress.tracker.prefix import NO_WATERMARK, Prefix, load_prefix, merge_prefix, save_prefix
+
+_TABLE_LIMIT = 1 << 16
+
+
+class OriginCodes:
+    """Numbers the known origins in order.
+
+    >>> OriginCodes(["p0", "p1"]).encode(["p1", "p0", "p1"])
+    array([1, 0, 1])
+    """
+
+    __slots__ = ("_code_of", "_table")
+
+    def __init__(self, origins: Sequence[str | int]) -> None:
+        self._code_of = {origin: code for code, origin in enumerate(origins)}
+        self._table: Int64Array | None = None
+        numbers = [origin for origin in origins if isinstance(origin, int)]
+        if numbers and min(numbers) >= 0 and max(numbers) < _TABLE_LIMIT:
+            self._table = np.full(max(numbers) + 1, -1, dtype=np.int64)
+            for number in numbers:
+                self._table[number] = self._code_of[number]
+
+    def encode(self, column: Any) -> Int64Array:
+        """Return the number of each row's origin; a numpy array, an Arrow array (also dictionary) or a list."""
+        if hasattr(column, "combine_chunks"):
+            column = column.combine_chunks()
+        if not hasattr(column, "indices") and hasattr(column, "dictionary_encode"):
+            column = column.dictionary_encode()
+        if hasattr(column, "indices") and hasattr(column, "dictionary"):
+            distinct, rows = column.dictionary.to_pylist(), np.asarray(column.indices)
+            if rows.dtype.kind != "i" and rows.dtype.kind != "u":
+                raise unknown_origin(None)
+        else:
+            values = np.asarray(column)
+            if self._table is not None and values.dtype.kind in "iu":
+                return self._encode_numbers(values)
+            unique, rows = np.unique(values, return_inverse=True)
+            distinct = unique.tolist()
+        codes: Int64Array = np.fromiter(
+            (self._code(origin) for origin in distinct), dtype=np.int64, count=len(distinct)
+        )
+        found: Int64Array = codes[rows]
+        return found
+
+    def _code(self, origin: object) -> int:
+        code = self._code_of.get(origin)  # type: ignore[call-overload]
+        if code is None:
+            raise unknown_origin(origin)
+        return int(code)
+
+    def _encode_numbers(self, values: Any) -> Int64Array:
+        table = self._table
+        assert table is not None
+        outside = (values < 0) | (values >= len(table))
+        if outside.any():
+            raise unknown_origin(int(values[outside][0]))
+        codes: Int64Array = table[values]
+        if (codes < 0).any():
+            raise unknown_origin(int(values[codes < 0][0]))
+        return codes
+
+
+class OriginRegistry:
+    """All origins in the order they were added; `open` holds those that count."""
+
+    __slots__ = ("_codes", "all", "floor", "open")
+
+    def __init__(self) -> None:
+        self.all: dict[Name, Prefix] = {}
+        self.open: dict[Name, Prefix] = {}
+        self.floor = NO_WATERMARK
+        self._codes: OriginCodes | None = None
+
+    def prefix(self, origin: Name) -> Prefix:
+        """Return the prefix of an origin, closed or not."""
+        prefix = self.all.get(origin)
+        if prefix is None:
+            raise unknown_origin(origin)
+        return prefix
+
+    def codes(self) -> OriginCodes:
+        """Return the numbering of all origins."""
+        if self._codes is None:
+            self._codes = OriginCodes(tuple(self.all))
+        return self._codes
+
+    def reached(self) -> int:
+        """Return the minimum over the open origins, or where it was when it could have fallen."""
+        return max(self.floor, min((prefix.watermark for prefix in self.open.values()), default=NO_WATERMARK))
+
+    def add(self, origin: Name, prefix: Prefix) -> None:
+        """Add an origin. The minimum waits for it but does not fall."""
+        check_new_name(origin, "origin", self.all)
+        self.floor = self.reached()
+        self.all[origin] = self.open[origin] = prefix
+        self._codes = None
+
+    def close(self, origin: Name) -> None:
+        """Leave an origin out of the minimum, which does not fall if it was the last."""
+        self.prefix(origin)
+        self.floor = self.reached()
+        self.open.pop(origin, None)
+
+    def refuse_closed(self, origin: Name) -> None:
+        """Raise if something new was reported for a closed origin."""
+        if origin not in self.open:
+            raise OriginClosed(
+                f"The origin {origin!r} is closed and reported something new.",
+                rule="Nothing comes from an origin after it was closed.",
+                remedy="Close it only when its last piece was reported, or add the new work under another name.",
+                origin=origin,
+            )
+
+    def merge(self, other: "OriginRegistry", chunk_base: int) -> None:
+        """Learn what `other` knows; on a contradiction nothing changes."""
+        merged = {
+            origin: merge_prefix(self.all[origin], theirs, chunk_base) if origin in self.all else theirs.copy()
+            for origin, theirs in other.all.items()
+        }
+        brings_origins = not merged.keys() <= self.all.keys()
+        self.floor = max(self.reached() if brings_origins else self.floor, other.floor)
+        closed = (self.all.keys() - self.open.keys()) | (other.all.keys() - other.open.keys())
+        self.all |= merged
+        self.open = {origin: prefix for origin, prefix in self.all.items() if origin not in closed}
+        self._codes = None
+
+    def save(self) -> dict[str, Any]:
+        """Return everything as JSON values."""
+        return {
+            "floor": None if self.floor == NO_WATERMARK else self.floor,
+            "origins": [[origin, save_prefix(prefix)] for origin, prefix in self.all.items()],
+            "closed": [origin for origin in self.all if origin not in self.open],
+        }
+
+    def load(self, saved: Any, max_pending: int) -> None:
+        """Take over what was saved."""
+        for origin, prefix in saved["origins"]:
+            self.add(origin, load_prefix(prefix, max_pending))
+        for origin in saved["closed"]:
+            self.close(origin)
+        self.floor = NO_WATERMARK if saved["floor"] is None else check_watermark(saved["floor"])
+
+
+def unknown_origin(origin: object) -> UnknownOrigin:
+    """Return the error for an origin that was never added."""
+    return UnknownOrigin(
+        f"The origin {origin!r} is not known.",
+        rule="An origin is added before it reports.",
+        remedy="Add it, or correct the name.",
+        origin=origin,
+    )
