@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import func, select
 
 from floodmark.bindings import BindingHistory, Bindings
-from floodmark.bindings._schema import HOLDS, PAIRS, SOURCES, STEPS
+from floodmark.bindings.tables import HOLDS, PAIRS, SOURCES, WATERMARK_STEPS
 from floodmark.control import Home
 from floodmark.testing import ManualClock
 
@@ -69,7 +69,7 @@ def count(home: Home) -> dict[str, int]:
             table.name.removeprefix("binding_"): connection.execute(
                 select(func.count()).select_from(table)
             ).scalar_one()
-            for table in (SOURCES, PAIRS, STEPS, HOLDS)
+            for table in (SOURCES, PAIRS, WATERMARK_STEPS, HOLDS)
         }
 
 

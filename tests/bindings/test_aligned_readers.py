@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from floodmark.bindings import AlignedReaders
+from floodmark.bindings.coordination import AlignedReaders
 from floodmark.control import Home
 from floodmark.testing import ManualClock
 

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floodmark.bindings._batches import BoundRange, Limits, bound_ranges, next_offset
-from floodmark.bindings._history import BindingHistory
-from floodmark.bindings._source_offset import SourceOffset
+from floodmark.bindings.history import BindingHistory
+from floodmark.bindings.offsets import BatchLimits, BoundRange, SourceOffset, bound_ranges, next_offset
 from floodmark.errors import SnapshotInvalid
 
 START = SourceOffset("q", None, {})
@@ -17,7 +16,7 @@ START = SourceOffset("q", None, {})
 Tick = tuple[list[int], int | None]
 TICKS = st.lists(st.tuples(st.lists(st.integers(0, 4), max_size=3), st.none() | st.integers(0, 12)), max_size=8)
 LIMITS = st.builds(
-    Limits,
+    BatchLimits,
     rows=st.none() | st.integers(1, 6),
     event_time=st.none() | st.tuples(st.just("at"), st.integers(0, 4)),
     at_marks=st.booleans(),
@@ -36,11 +35,11 @@ def history_of(ticks: list[Tick]) -> BindingHistory:
 
 
 def batches(
-    history: BindingHistory, limits: Iterator[Limits] | None = None, start: SourceOffset = START
+    history: BindingHistory, limits: Iterator[BatchLimits] | None = None, start: SourceOffset = START
 ) -> list[tuple[SourceOffset, SourceOffset]]:
     found: list[tuple[SourceOffset, SourceOffset]] = []
     while True:
-        end = next_offset(history, start, next(limits) if limits is not None else Limits())
+        end = next_offset(history, start, next(limits) if limits is not None else BatchLimits())
         if end == start:
             return found
         found.append((start, end))
@@ -58,7 +57,7 @@ def rows(history: BindingHistory, cut: list[tuple[SourceOffset, SourceOffset]]) 
 
 
 @given(TICKS, st.lists(LIMITS, min_size=1))
-def test_any_limits_give_the_same_rows_in_the_same_places(ticks: list[Tick], limits: list[Limits]) -> None:
+def test_any_limits_give_the_same_rows_in_the_same_places(ticks: list[Tick], limits: list[BatchLimits]) -> None:
     history = history_of(ticks)
     endless = (limits[number % len(limits)] for number in range(10**6))
     cut, whole = batches(history, endless), batches(history)
@@ -71,7 +70,7 @@ def test_any_limits_give_the_same_rows_in_the_same_places(ticks: list[Tick], lim
 
 
 @given(TICKS, LIMITS)
-def test_a_batch_has_no_more_than_its_limits_and_always_something(ticks: list[Tick], limits: Limits) -> None:
+def test_a_batch_has_no_more_than_its_limits_and_always_something(ticks: list[Tick], limits: BatchLimits) -> None:
     history = history_of(ticks)
     for start, end in batches(history, iter(lambda: limits, None)):
         count = len(rows(history, [(start, end)]))
@@ -80,7 +79,7 @@ def test_a_batch_has_no_more_than_its_limits_and_always_something(ticks: list[Ti
 
 
 @given(TICKS, LIMITS)
-def test_time_moves_only_where_a_timestamp_was_read_to_its_end(ticks: list[Tick], limits: Limits) -> None:
+def test_time_moves_only_where_a_timestamp_was_read_to_its_end(ticks: list[Tick], limits: BatchLimits) -> None:
     history = history_of(ticks)
     for start, end in batches(history, iter(lambda: limits, None)):
         assert end.ts is not None
@@ -90,7 +89,7 @@ def test_time_moves_only_where_a_timestamp_was_read_to_its_end(ticks: list[Tick]
 
 
 @given(TICKS, LIMITS, st.integers(0, 20), st.integers(0, 20))
-def test_nothing_is_read_beyond_the_end(ticks: list[Tick], limits: Limits, first: int, second: int) -> None:
+def test_nothing_is_read_beyond_the_end(ticks: list[Tick], limits: BatchLimits, first: int, second: int) -> None:
     history, end = history_of(ticks), {0: first, 1: second}
     bounded = replace(limits, end=end)
     cut = batches(history, iter(lambda: bounded, None))
@@ -114,20 +113,20 @@ def test_what_was_compacted_is_read_as_one_and_judged_by_no_watermark(ticks: lis
 
 def test_a_batch_that_may_not_go_further_in_time_ends_at_the_last_mark_within() -> None:
     history = history_of([([1], 0), ([1], 30), ([1], 60), ([1], 95)])
-    ends = [end.watermarks["at"] for _, end in batches(history, iter(lambda: Limits(event_time=("at", 60)), None))]
+    ends = [end.watermarks["at"] for _, end in batches(history, iter(lambda: BatchLimits(event_time=("at", 60)), None))]
     assert ends == [60, 95]
 
 
 def test_who_may_not_pass_a_time_takes_what_is_before_it_and_at_least_the_next() -> None:
     history = history_of([([1], 0), ([1], 30), ([1], 60), ([1], 95)])
-    first = next_offset(history, START, Limits(time_at_most=("at", 40)))
+    first = next_offset(history, START, BatchLimits(time_at_most=("at", 40)))
     assert (first.watermarks, first.cut) == ({"at": 30}, {0: 2})
-    assert next_offset(history, first, Limits(time_at_most=("at", 40))).watermarks == {"at": 60}
+    assert next_offset(history, first, BatchLimits(time_at_most=("at", 40))).watermarks == {"at": 60}
 
 
 def test_an_availablenow_run_ends_at_its_last_timestamp() -> None:
     history = history_of([([1], 0), ([1], 30), ([1], 60)])
-    ((_, end),) = batches(history, iter(lambda: Limits(until=13), None))
+    ((_, end),) = batches(history, iter(lambda: BatchLimits(until=13), None))
     assert (end.ts, end.cut) == (13, {0: 2})
 
 

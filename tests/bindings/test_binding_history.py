@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from floodmark.bindings import BindingHistory, Pair
-from floodmark.bindings._loading import extended
+from floodmark.bindings.history import extend_history
 from floodmark.errors import (
     BindingInvalid,
     FloodmarkError,
@@ -246,7 +246,7 @@ def test_a_history_stays_as_it_is_when_others_grow_from_it() -> None:
 
 def test_what_others_appended_and_compacted_is_the_same_as_doing_so() -> None:
     rows = [(0, 6000, 9), (0, 7000, 9), (3, 7000, 1)]
-    read = extended(ORDERS, 6000, 8000, rows, [("at", 6000, 5)])
+    read = extend_history(ORDERS, 6000, 8000, rows, [("at", 6000, 5)])
     made = ORDERS.append(6000, {0: 9}, watermarks={"at": 5}).append(7000, {0: 9, 3: 1}, upper=8000).compact(6000)
     assert read.pairs() == made.pairs()
     assert (read.since, read.upper, read.watermark_at(6000)) == (6000, 8000, {"at": 5})

@@ -8,7 +8,8 @@ import pytest
 
 from binding_processes import mint_against_others, mint_and_die, run, tick_against_others
 from bound_sources import check_rows
-from floodmark.bindings import FAILPOINTS, Bindings
+from floodmark.bindings import Bindings
+from floodmark.bindings.minting import FAILPOINTS
 from floodmark.control import Home
 from racing import Racers
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from bound_sources import MS, Source, count
-from floodmark.bindings import BindingHistory, Bindings, Proposal, Proposals
+from floodmark.bindings import BindingHistory, Bindings
+from floodmark.bindings.timestamps import Proposal, Proposals
 from floodmark.control import Home
 from floodmark.errors import HomeUnusable, TimestampNotValid
 from floodmark.testing import ManualClock

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floodmark.bindings import is_due, next_boundary, next_ts, open_ts, own_clock
-from floodmark.bindings._ticks import HOUR, check_clock
+from floodmark.bindings.minting import own_clock
+from floodmark.bindings.timestamps import MAX_CLOCK_LEAD, check_clock, is_due, next_boundary, next_ts, open_ts
 from floodmark.errors import ClockJumped
 
 BOUNDARIES = [(1234, 2000), (2000, 3000), (0, 1000), (999, 1000), (-1, 0), (-1000, 0)]
@@ -77,14 +77,14 @@ def test_whatever_a_clock_does_timestamps_rise_and_keep_near_it_while_it_goes_on
 
 
 JUMPS = {
-    "no more than an hour on": (HOUR, 0, 0, False),
-    "an hour on, and the other clock is behind": (HOUR + 1, 0, 0, True),
-    "two days on, and the other clock says so": (48 * HOUR, 48 * HOUR, 0, False),
-    "two days on, and the other clock almost says so": (48 * HOUR, 47 * HOUR, 0, False),
-    "two days on, and the other clock says one": (48 * HOUR, 24 * HOUR, 0, True),
-    "the other clock is ahead": (48 * HOUR, 900 * HOUR, 0, False),
-    "the other clock is behind, and nothing jumps": (48 * HOUR, 0, 47 * HOUR, False),
-    "the clock went back": (0, 48 * HOUR, 48 * HOUR, False),
+    "no more than an hour on": (MAX_CLOCK_LEAD, 0, 0, False),
+    "an hour on, and the other clock is behind": (MAX_CLOCK_LEAD + 1, 0, 0, True),
+    "two days on, and the other clock says so": (48 * MAX_CLOCK_LEAD, 48 * MAX_CLOCK_LEAD, 0, False),
+    "two days on, and the other clock almost says so": (48 * MAX_CLOCK_LEAD, 47 * MAX_CLOCK_LEAD, 0, False),
+    "two days on, and the other clock says one": (48 * MAX_CLOCK_LEAD, 24 * MAX_CLOCK_LEAD, 0, True),
+    "the other clock is ahead": (48 * MAX_CLOCK_LEAD, 900 * MAX_CLOCK_LEAD, 0, False),
+    "the other clock is behind, and nothing jumps": (48 * MAX_CLOCK_LEAD, 0, 47 * MAX_CLOCK_LEAD, False),
+    "the clock went back": (0, 48 * MAX_CLOCK_LEAD, 48 * MAX_CLOCK_LEAD, False),
 }
 
 

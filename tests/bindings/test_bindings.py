@@ -7,8 +7,9 @@ import pytest
 from sqlalchemy import event
 
 from bound_sources import MS, Source, check_rows, count
-from floodmark.bindings import BindingHistory, Bindings, Proposals
-from floodmark.bindings._sources import find
+from floodmark.bindings import BindingHistory, Bindings
+from floodmark.bindings.sources import find_source
+from floodmark.bindings.timestamps import Proposals
 from floodmark.control import Home
 from floodmark.errors import (
     ClockJumped,
@@ -319,12 +320,12 @@ def test_who_reads_an_older_state_does_not_see_or_spoil_what_another_thread_has_
 ) -> None:
     source.at(1200).tick(p0=5)
     with home.read() as connection:
-        row = find(connection, "S")
+        row = find_source(connection, "S")
         source.at(2200).tick(p0=8)
         older = source.bindings._histories.read(connection, row)
     assert (older.upper, older.ends) == (2000 * MS, {0: 5})
     with home.read() as connection:
-        newest = source.bindings._histories.read(connection, find(connection, "S"))
+        newest = source.bindings._histories.read(connection, find_source(connection, "S"))
     assert (newest.upper, newest.ends) == (3000 * MS, {0: 8})
     source.bindings._histories.keep(row.source_id, older)
     assert source.bindings._histories._known[row.source_id] is newest

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from floodmark.bindings import Bindings, BoundStream, offset_at
+from floodmark.bindings import Bindings, BoundStream
+from floodmark.bindings.offsets import offset_at_cut
 from floodmark.errors import SourceRecreated
 from floodmark.streams import Controller, Stream, StreamHome, Writer, connect
 from floodmark.testing import ManualClock
@@ -102,7 +103,7 @@ def test_the_past_is_bound_along_the_marks(
 def test_a_long_past_is_bound_in_few_steps(
     home: StreamHome, writer: Writer, controller: Controller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from floodmark.bindings import _bound_stream
+    from floodmark.bindings import bound_stream as _bound_stream
 
     monkeypatch.setattr(_bound_stream, "_PAST_STEPS", 4)
     for time in range(1, 10):
@@ -193,6 +194,6 @@ def test_a_reader_that_begins_at_a_cut_has_the_watermark_there(
     write(writer)
     clock.advance(1_000_000)
     history = bound.tick()
-    offset = offset_at(history, "q", bound.ends_at(cut))
+    offset = offset_at_cut(history, "q", bound.ends_at(cut))
     assert (offset.watermarks, offset.cut) == ({"t": 50}, cut)
-    assert offset_at(history, "q", {}).watermarks == {}
+    assert offset_at_cut(history, "q", {}).watermarks == {}

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from bound_sources import MS, Source, check_rows, count
-from floodmark.bindings import Bindings, since_after
+from floodmark.bindings import Bindings
+from floodmark.bindings.holds import since_after_compaction
 from floodmark.control import Home
 from floodmark.errors import InvalidOption, InvalidValue, TimestampNotValid, UnknownHold
 from floodmark.testing import ManualClock
@@ -45,7 +46,7 @@ SINCE = {
 
 @pytest.mark.parametrize(("given", "since"), SINCE.values(), ids=SINCE)
 def test_how_far_timestamps_are_given_up(given: tuple[int, int, int | None, list[int]], since: int) -> None:
-    assert since_after(*given) == since
+    assert since_after_compaction(*given) == since
 
 
 def test_c1_and_c2_what_is_stored_moves_forward_and_is_never_unbound(source: Source, home: Home) -> None:

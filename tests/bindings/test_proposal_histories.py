@@ -6,7 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from floodmark.bindings import BindingHistory, Proposal, Proposals
+from floodmark.bindings import BindingHistory
+from floodmark.bindings.timestamps import Proposal, Proposals
 from floodmark.errors import HomeUnusable, MintLost
 
 TICK = 10

@@ -2,7 +2,8 @@
 
 import pytest
 
-from floodmark.bindings import BindingHistory, Proposal, Proposals
+from floodmark.bindings import BindingHistory
+from floodmark.bindings.timestamps import Proposal, Proposals
 from floodmark.errors import BindingInvalid, HomeUnusable
 
 

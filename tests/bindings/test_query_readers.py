@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from floodmark.bindings import QueryReaders, SourceOffset, Stop, before_stop
+from floodmark.bindings import SourceOffset
+from floodmark.bindings.coordination import QueryReaders
+from floodmark.bindings.offsets import BatchStop, clip_to_stop
 from floodmark.control import Home
 
 
@@ -13,7 +15,7 @@ def at(end: int, *, ts: int = 1, step: int = 0, of: str = "q") -> SourceOffset:
     return SourceOffset(of, ts, {0: end}, {"at": ts}, step)
 
 
-Q, R = Stop({"s": at(5, of="old")}, in_one=False), Stop({"s": at(9, of="old")}, in_one=True)
+Q, R = BatchStop({"s": at(5, of="old")}, in_one=False), BatchStop({"s": at(9, of="old")}, in_one=True)
 
 BATCHES = [
     ("no stop is left", (), 0, 20, 20),
@@ -23,21 +25,21 @@ BATCHES = [
     ("it waits at the stop", (Q, R), 5, 7, 5),
     ("one batch goes to the next stop", (R,), 5, 6, 9),
     ("also if there is nothing more to be read", (R,), 5, 5, 9),
-    ("another source has the stop", (Stop({"t": at(5)}, in_one=False),), 0, 20, 20),
+    ("another source has the stop", (BatchStop({"t": at(5)}, in_one=False),), 0, 20, 20),
 ]
 
 
 @pytest.mark.parametrize(("stops", "start", "wanted", "end"), [row[1:] for row in BATCHES], ids=[r[0] for r in BATCHES])
-def test_where_a_batch_ends(stops: tuple[Stop, ...], start: int, wanted: int, end: int) -> None:
-    found = before_stop("s", stops, at(start), at(wanted))
+def test_where_a_batch_ends(stops: tuple[BatchStop, ...], start: int, wanted: int, end: int) -> None:
+    found = clip_to_stop("s", stops, at(start), at(wanted))
     assert (found.cut[0], found.incarnation) == (end, "q")
 
 
 def test_a_stop_at_an_empty_step_is_reached_by_an_empty_step() -> None:
-    stop = Stop({"s": at(5, step=1, of="old")}, in_one=False)
-    assert before_stop("s", (stop,), at(5), at(5)) == at(5, step=1)
-    assert before_stop("s", (stop,), at(5), at(8, ts=2)) == at(5, step=1)
-    assert before_stop("s", (stop,), at(5, step=1), at(8, ts=2)) == at(5, step=1)
+    stop = BatchStop({"s": at(5, step=1, of="old")}, in_one=False)
+    assert clip_to_stop("s", (stop,), at(5), at(5)) == at(5, step=1)
+    assert clip_to_stop("s", (stop,), at(5), at(8, ts=2)) == at(5, step=1)
+    assert clip_to_stop("s", (stop,), at(5, step=1), at(8, ts=2)) == at(5, step=1)
 
 
 @pytest.fixture

@@ -17,7 +17,8 @@ from hypothesis.stateful import (
 )
 
 from bound_sources import check_rows
-from floodmark.bindings import FAILPOINTS, Bindings
+from floodmark.bindings import Bindings
+from floodmark.bindings.minting import FAILPOINTS
 from floodmark.control import Home
 from floodmark.errors import MintLost, SourceTruncated, TimestampNotValid, UnknownHold
 from floodmark.testing import ManualClock

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from floodmark.bindings import Bindings, QueryReaders, SourceOffset
+from floodmark.bindings import Bindings, SourceOffset
+from floodmark.bindings.coordination import QueryReaders
 from floodmark.cli import main
 from floodmark.control import Home
 from floodmark.sinks import Progress, SinkMark, Sinks

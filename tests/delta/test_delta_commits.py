@@ -12,7 +12,9 @@ from deltalake.exceptions import DeltaError
 from deltalake.schema import Field, PrimitiveType
 
 from delta_tables import ROWS, open_table, rows, schema, stage
-from floodmark.delta import DeltaCommits, _commits, differences
+from floodmark.delta import DeltaCommits
+from floodmark.delta import commits as _commits
+from floodmark.delta.commits import schema_differences
 from floodmark.errors import TableConflict, TableFailed, TableUnfit
 
 
@@ -287,7 +289,7 @@ def test_what_goes_wrong_with_a_commit_is_told(path: Path, name: str, what: str,
 def test_a_table_has_a_checkpoint_each_ten_commits_if_it_is_small(
     path: Path, monkeypatch: pytest.MonkeyPatch, small: int, commits: int, checkpoint: int | None
 ) -> None:
-    monkeypatch.setattr(_commits, "_SMALL", small)
+    monkeypatch.setattr(_commits, "_FEW_FILES", small)
     table = open_table(path)
     for number in range(1, commits + 1):
         table.commit((), number, {})
@@ -331,7 +333,7 @@ def test_a_table_has_a_checkpoint_each_ten_commits_if_it_is_small(
     ],
 )
 def test_columns_are_compared_by_name_and_type(have: str, come: str, told: list[str]) -> None:
-    assert differences(have, come) == told
+    assert schema_differences(have, come) == told
 
 
 def test_rows_with_other_columns_are_refused(path: Path) -> None:

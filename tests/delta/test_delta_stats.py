@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from floodmark.delta._stats import stats_of
+from floodmark.delta.staging import file_statistics
 
 MOMENT, LOCAL = pa.timestamp("us", "UTC"), pa.timestamp("us")
 FIRST = -62_135_596_800_000_000
@@ -42,7 +42,7 @@ TOLD: list[tuple[str, Any, Any]] = [
 
 def told(path: Path, array: Any, **options: Any) -> dict[str, Any]:
     pq.write_table(pa.table({"c": array}), path / "file.parquet", **options)
-    found: dict[str, Any] = json.loads(stats_of(pq.read_metadata(path / "file.parquet")))
+    found: dict[str, Any] = json.loads(file_statistics(pq.read_metadata(path / "file.parquet")))
     return found
 
 
@@ -81,7 +81,7 @@ def test_bounds_of_texts_are_told_only_of_those_who_do_not_cut_them(
 ) -> None:
     pq.write_table(pa.table({"c": ["a"], "n": [1]}), tmp_path / "file.parquet")
     metadata: Any = Metadata(pq.read_metadata(tmp_path / "file.parquet"), writer)
-    found = json.loads(stats_of(metadata))
+    found = json.loads(file_statistics(metadata))
     assert found["minValues"] == ({"c": "a", "n": 1} if is_told else {"n": 1})
 
 

@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable
 
 from delta_tables import open_table, rows, schema, stage
-from floodmark.delta._stats import stats_of
+from floodmark.delta.staging import file_statistics
 from floodmark.errors import InvalidValue
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -103,7 +103,7 @@ def stats(*, null_counts: bool = True, **columns: Any) -> dict[str, Any]:
     sink = pa.BufferOutputStream()
     told = list(columns) if null_counts else []
     pq.write_table(pa.table(columns), sink, row_group_size=2, write_statistics=told or False)
-    found: dict[str, Any] = json.loads(stats_of(pq.read_metadata(pa.BufferReader(sink.getvalue()))))
+    found: dict[str, Any] = json.loads(file_statistics(pq.read_metadata(pa.BufferReader(sink.getvalue()))))
     return found
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from floodmark.errors import FloodmarkError
-from floodmark.kafka import KafkaCluster, KafkaSettings, _cluster
+from floodmark.kafka import KafkaCluster, KafkaSettings
+from floodmark.kafka import cluster as _cluster
 from floodmark.streams import StreamHome
 from floodmark.testing import KafkaBroker
 from kafka_homes import Opener, open_home

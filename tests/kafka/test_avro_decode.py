@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from floodmark.errors import SchemaInvalid, SchemaMismatch
-from floodmark.kafka._avro_decode import AvroDecoder
-from floodmark.kafka._avro_schema import parse_avro, schema_of_avro
+from floodmark.kafka.codecs.avro import AvroDecoder, parse_avro, schema_of_avro
 from value_columns import exactly
 
 UTC = pa.timestamp("us", "UTC")

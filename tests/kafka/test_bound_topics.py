@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from floodmark.bindings import BoundTopics, TimeRule
-from floodmark.bindings._topic_partitions import MOST_PARTITIONS, offsets_from, part_of, place_of
-from floodmark.bindings._topic_times import Read, TopicTimes
+from floodmark.bindings.topics.partitions import MAX_PARTITIONS, join_partition, parse_offsets, split_partition
+from floodmark.bindings.topics.times import ReportedTime, ReportedTimes
 from floodmark.control import Home
 from floodmark.errors import (
     InvalidOption,
@@ -56,9 +56,9 @@ def kafka_time(seconds: int) -> int:
     return (BASE_MILLIS + seconds * 1000) * 1000
 
 
-@pytest.mark.parametrize(("place", "partition"), [(0, 0), (0, MOST_PARTITIONS - 1), (3, 0), (7, 12)])
+@pytest.mark.parametrize(("place", "partition"), [(0, 0), (0, MAX_PARTITIONS - 1), (3, 0), (7, 12)])
 def test_a_number_stands_for_one_partition_of_one_topic(place: int, partition: int) -> None:
-    assert place_of(part_of(place, partition)) == (place, partition)
+    assert split_partition(join_partition(place, partition)) == (place, partition)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_number_stands_for_one_partition_of_one_topic(place: int, partition: i
 )
 def test_offsets_that_do_not_name_each_partition_are_refused(text: str) -> None:
     with pytest.raises(InvalidOption, match="startingOffsets is"):
-        offsets_from(text, "startingOffsets", ["orders"], {"orders": 2})
+        parse_offsets(text, "startingOffsets", ["orders"], {"orders": 2})
 
 
 def test_what_a_topic_has_is_bound_with_the_watermark_there(feed: TopicFeed, bind: Bind, clock: ManualClock) -> None:
@@ -212,7 +212,7 @@ def test_several_topics_are_one_source(feed: TopicFeed, bind: Bind) -> None:
     bound = bind(other.name, feed.name)
     history = bound.tick()
     assert (history.ends, history.watermarks) == (
-        {0: 1, 1: 1, MOST_PARTITIONS: 2, MOST_PARTITIONS + 1: 1},
+        {0: 1, 1: 1, MAX_PARTITIONS: 2, MAX_PARTITIONS + 1: 1},
         {"timestamp": kafka_time(3)},
     )
     assert bound.why().holders == (f"{other.name}-0",)
@@ -290,9 +290,9 @@ def test_times_that_are_read_count_from_the_next_binding_on(feed: TopicFeed, bin
     feed.write(0, "a", "b")
     feed.write(1, "c")
     assert bound.tick().watermarks == {}
-    bound.times.report({0: Read(70, 2)})
+    bound.times.report({0: ReportedTime(70, 2)})
     assert bound.tick_time().watermarks == {}, "the other partition has said nothing"
-    bound.times.report({1: Read(40, 1)})
+    bound.times.report({1: ReportedTime(40, 1)})
     upper = bound.history().upper
     told = bound.tick_time()
     assert (told.ends, told.watermarks) == ({0: 2, 1: 1}, {"at": 40})
@@ -316,7 +316,7 @@ def test_a_partition_with_unread_rows_is_not_idle(feed: TopicFeed, bind: Bind, c
     feed.write(0, "a", "b")
     feed.write(1, "c")
     bound.tick()
-    bound.times.report({0: Read(70, 2)})
+    bound.times.report({0: ReportedTime(70, 2)})
     clock.advance(60 * SECOND)
     assert bound.tick().watermarks == {}
     assert [view.is_caught_up for view in bound.why().partitions] == [True, False]
@@ -325,11 +325,11 @@ def test_a_partition_with_unread_rows_is_not_idle(feed: TopicFeed, bind: Bind, c
 
 
 def test_reports_only_ever_raise_what_is_known(home: Home, bind: Bind) -> None:
-    times = TopicTimes(home, bind(rule=BY_COLUMN).source)
-    for told in (Read(50, 3), Read(70, 2), Read(None, 5), Read(60, 1)):
+    times = ReportedTimes(home, bind(rule=BY_COLUMN).source)
+    for told in (ReportedTime(50, 3), ReportedTime(70, 2), ReportedTime(None, 5), ReportedTime(60, 1)):
         times.report({0: told})
-    times.report({1: Read(None, 4)})
-    assert times.known() == {0: Read(70, 5), 1: Read(None, 4)}
+    times.report({1: ReportedTime(None, 4)})
+    assert times.known() == {0: ReportedTime(70, 5), 1: ReportedTime(None, 4)}
 
 
 def test_marks_hold_where_their_cuts_are_passed(feed: TopicFeed, bind: Bind, clock: ManualClock) -> None:

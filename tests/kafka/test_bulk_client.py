@@ -11,8 +11,9 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 
 from floodmark.errors import InvalidOption, KafkaAway, UnknownTopic
-from floodmark.kafka import Fenced, Fetcher, KafkaCluster, KafkaSettings, TransactionalProducer, _bulk_client
-from floodmark.kafka._bulk_client import BulkClient
+from floodmark.kafka import Fenced, Fetcher, KafkaCluster, KafkaSettings, TransactionalProducer
+from floodmark.kafka import bulk_producer as _bulk_client
+from floodmark.kafka.bulk_producer import BulkClient
 from floodmark.testing import KafkaBroker
 
 Found = list[tuple[bytes | None, bytes | None]]

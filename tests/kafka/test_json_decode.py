@@ -11,10 +11,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from floodmark.errors import SchemaInvalid
-from floodmark.kafka import _json_decode
-from floodmark.kafka._json_decode import JsonDecoder, _Bulk, _is_safe
-from floodmark.kafka._json_encode import encode_json
-from floodmark.kafka._values import BadValue, Decoded
+from floodmark.kafka.codecs import json_decoder as _json_decode
+from floodmark.kafka.codecs.json_decoder import JsonDecoder, _ArrowJsonReader, _is_safe
+from floodmark.kafka.codecs.json_encoder import encode_json
+from floodmark.kafka.codecs.values import BadValue, Decoded
 from value_columns import batches, exactly
 
 UTC = pa.timestamp("us", "UTC")
@@ -236,7 +236,7 @@ def test_the_quick_way_is_really_taken(schema: Any) -> None:
     texts = {kind: text for kind, text, _ in reversed(GOOD) if text != '"Infinity"'}
     row = {field.name: json.loads(texts[field.type]) for field in schema}
     value = json.dumps(row).encode()
-    read = _Bulk(schema).read([value] * 3)
+    read = _ArrowJsonReader(schema).read([value] * 3)
     assert read is not None
     assert exactly(read) == exactly(JsonDecoder(schema).decode([value] * 3).batch)
 
@@ -391,7 +391,7 @@ def by_the_rules(schema: Any, found: list[bytes | None]) -> Decoded:
 @example(found=[b"{} null", b"{}"], schema=EVERYTHING)
 @example(found=[b'{"x":"\xed\xb0\x80"}'], schema=EVERYTHING)
 def test_the_quick_way_says_what_the_rules_say_or_nothing(found: list[bytes], schema: Any) -> None:
-    read = _Bulk(schema).read(found)
+    read = _ArrowJsonReader(schema).read(found)
     if read is not None:
         carefully = by_the_rules(schema, list(found))
         assert carefully.bad == ()

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 
 from floodmark.errors import SchemaInvalid
-from floodmark.kafka import _json_encode
-from floodmark.kafka._json_decode import JsonDecoder
-from floodmark.kafka._json_encode import encode_json
+from floodmark.kafka.codecs import json_encoder as _json_encode
+from floodmark.kafka.codecs.json_decoder import JsonDecoder
+from floodmark.kafka.codecs.json_encoder import encode_json
 from value_columns import batches, exactly
 
 UTC = pa.timestamp("us", "UTC")

@@ -7,18 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from floodmark.bindings import TimeRule
-from floodmark.bindings._partition_times import PartitionTime, coalesced
+from floodmark.bindings.topics.partitions import PartitionProgress, coalesce_partitions
 from floodmark.progress import Coalescer
 
 
 def known(name: str, newest: int | None, *, end: int = 5, bound: int = 5, read_to: Any = None, moved: int = 0) -> Any:
-    return PartitionTime(name, newest, end, bound, read_to, moved)
+    return PartitionProgress(name, newest, end, bound, read_to, moved)
 
 
 A, B, EMPTY = known("a", 70), known("b", 40), known("c", None, end=0, bound=0)
 QUIET = TimeRule(idle=100)
 
-ROWS: list[tuple[str, list[PartitionTime], int, TimeRule, int | None, tuple[str, ...]]] = [
+ROWS: list[tuple[str, list[PartitionProgress], int, TimeRule, int | None, tuple[str, ...]]] = [
     ("nobody says anything of no partition", [], 0, TimeRule(), None, ()),
     ("one alone is the watermark", [A], 0, TimeRule(), 70, ("a",)),
     ("the least of two holds", [A, B], 0, TimeRule(), 40, ("b",)),
@@ -63,26 +63,26 @@ ROWS: list[tuple[str, list[PartitionTime], int, TimeRule, int | None, tuple[str,
     ("partitions", "now", "rule", "watermark", "holders"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS]
 )
 def test_the_watermark_is_the_least_of_those_that_are_not_idle(
-    partitions: list[PartitionTime], now: int, rule: TimeRule, watermark: int | None, holders: tuple[str, ...]
+    partitions: list[PartitionProgress], now: int, rule: TimeRule, watermark: int | None, holders: tuple[str, ...]
 ) -> None:
-    found = coalesced(partitions, now, rule)
+    found = coalesce_partitions(partitions, now, rule)
     assert (found.watermark, found.holders) == (watermark, holders)
 
 
 def test_an_answer_says_who_holds_since_when_and_who_has_unread_rows() -> None:
     late = known("b", 40, read_to=4, moved=7)
-    shown = str(coalesced([known("a", 70, read_to=5), late], 150, QUIET))
+    shown = str(coalesce_partitions([known("a", 70, read_to=5), late], 150, QUIET))
     assert shown.splitlines() == [
         "at 40, held by b",
         "  a: idle, at 70, last grew at 0",
         "  b: active, at 40, last grew at 7, has unread rows, holds",
     ]
-    assert str(coalesced([EMPTY], 100, QUIET)).startswith("no watermark yet, all partitions are idle")
+    assert str(coalesce_partitions([EMPTY], 100, QUIET)).startswith("no watermark yet, all partitions are idle")
 
 
 states = st.lists(
     st.builds(
-        PartitionTime,
+        PartitionProgress,
         name=st.sampled_from("abcdef"),
         newest=st.none() | st.integers(0, 9),
         end=st.integers(0, 3),
@@ -96,9 +96,9 @@ states = st.lists(
 
 
 @given(states, st.integers(0, 20), st.none() | st.integers(1, 9))
-def test_the_rules_are_those_of_the_coalescer(partitions: list[PartitionTime], now: int, idle: int | None) -> None:
+def test_the_rules_are_those_of_the_coalescer(partitions: list[PartitionProgress], now: int, idle: int | None) -> None:
     rule = TimeRule(idle=idle)
-    found = coalesced(partitions, now, rule)
+    found = coalesce_partitions(partitions, now, rule)
     merged = Coalescer([one.name for one in partitions])
     for one in partitions:
         if one.newest is not None:
@@ -112,10 +112,10 @@ def test_the_rules_are_those_of_the_coalescer(partitions: list[PartitionTime], n
 
 @given(states, st.integers(0, 20), st.data())
 def test_a_later_time_of_a_partition_never_makes_the_watermark_earlier(
-    partitions: list[PartitionTime], now: int, data: Any
+    partitions: list[PartitionProgress], now: int, data: Any
 ) -> None:
     from dataclasses import replace
 
     later = [replace(one, newest=max(one.newest or 0, data.draw(st.integers(0, 9)))) for one in partitions]
-    before, after = (coalesced(each, now, QUIET).watermark for each in (partitions, later))
+    before, after = (coalesce_partitions(each, now, QUIET).watermark for each in (partitions, later))
     assert before is None or (after is not None and after >= before)

@@ -17,7 +17,7 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder, Schema
 
 from floodmark.delta import DeltaCommits
-from floodmark.delta._stats import stats_of
+from floodmark.delta.staging import file_statistics
 from floodmark.errors import TableFailed, TableUnfit
 from floodmark.landing import _parquet
 from floodmark.landing._drift import united
@@ -94,7 +94,7 @@ def test_what_is_said_of_a_file_is_what_is_in_it(tmp_path: Path) -> None:
         path = tmp_path / file.path
         status = path.stat()
         assert (file.size, file.modified) == (status.st_size, status.st_mtime_ns // 1_000_000)
-        assert json.loads(file.stats) == json.loads(stats_of(pq.read_metadata(path)))
+        assert json.loads(file.stats) == json.loads(file_statistics(pq.read_metadata(path)))
         assert file.partition == {}
     assert json.loads(staged.files[2].stats)["minValues"] == {"n": 2_000}
     assert found(tmp_path) == [file.path for file in staged.files]

@@ -23,13 +23,11 @@ from floodmark.control import Home
 from floodmark.errors import FloodmarkError
 from floodmark.kafka import KafkaSettings
 from floodmark.sinks import Batch, Sink, Sinks
-from floodmark.sinks._closing_target import ClosingLog, ClosingOptions, ClosingTarget
-from floodmark.sinks._closings import Part
-from floodmark.sinks._delta_log import DeltaLog
-from floodmark.sinks._failpoints import Failpoint, go_on
-from floodmark.sinks._file_log import FileLog
-from floodmark.sinks._plain_producer import PlainProducer
-from floodmark.sinks._topic_log import TopicLog
+from floodmark.sinks.manifest.delta import DeltaManifestLog
+from floodmark.sinks.manifest.files import FileManifestLog
+from floodmark.sinks.manifest.target import ManifestLog, ManifestOptions, ManifestPart, ManifestTarget
+from floodmark.sinks.manifest.topic import PlainProducer, TopicManifestLog
+from floodmark.sinks.target import Failpoint, no_failpoint
 from sink_process import BEFORE_COMMIT_LOG, chain, rows_of
 
 SCHEMA = json.dumps(
@@ -60,11 +58,13 @@ def log_of(kind: str, place: str, sink: str = "K") -> Any:
     """Return the log of a target."""
     if kind == "topic":
         servers, _, topic = place.partition("/")
-        return TopicLog(KafkaSettings.of(servers), topic, sink, partitions=2)
-    return (DeltaLog if kind == "delta" else FileLog)(Path(place), sink, SCHEMA)
+        return TopicManifestLog(KafkaSettings.of(servers), topic, sink, partitions=2)
+    return (DeltaManifestLog if kind == "delta" else FileManifestLog)(Path(place), sink, SCHEMA)
 
 
-def put(kind: str, log: Any, attempt: str, numbers: Sequence[int], failpoint: Failpoint = go_on) -> list[Part]:
+def put(
+    kind: str, log: Any, attempt: str, numbers: Sequence[int], failpoint: Failpoint = no_failpoint
+) -> list[ManifestPart]:
     """Write rows as tasks do: in two files, or under the name of a task."""
     half = len(numbers) // 2
     if kind == "topic":
@@ -73,7 +73,7 @@ def put(kind: str, log: Any, attempt: str, numbers: Sequence[int], failpoint: Fa
         producer.send(log.topic, task, [rows[:half]])
         failpoint(HALF_WRITTEN)
         # As if it had been one: rows are counted from the first.
-        return [Part(task, half), *_rest(producer, log, attempt, rows[half:])]
+        return [ManifestPart(task, half), *_rest(producer, log, attempt, rows[half:])]
     directory = log.begin(attempt)
     directory.mkdir()
     for name, some in (("a", numbers[:half]), ("b", numbers[half:]), ("c", [])):
@@ -83,8 +83,8 @@ def put(kind: str, log: Any, attempt: str, numbers: Sequence[int], failpoint: Fa
     return list(log.made(attempt))
 
 
-def _rest(producer: PlainProducer, log: Any, attempt: str, rows: Any) -> list[Part]:
-    return [Part(f"{attempt}.1.1", producer.send(log.topic, f"{attempt}.1.1", [rows]))]
+def _rest(producer: PlainProducer, log: Any, attempt: str, rows: Any) -> list[ManifestPart]:
+    return [ManifestPart(f"{attempt}.1.1", producer.send(log.topic, f"{attempt}.1.1", [rows]))]
 
 
 def run(job: Job) -> None:
@@ -104,10 +104,10 @@ def run(job: Job) -> None:
     with Home.open_existing(job.home) as home:
         places = chain(home)
         log = log_of(job.kind, job.place)
-        typed: ClosingLog = log
-        target = ClosingTarget(
+        typed: ManifestLog = log
+        target = ManifestTarget(
             typed,
-            ClosingOptions(job.version, job.append),
+            ManifestOptions(job.version, job.append),
             mode="atomic" if job.kind == "delta" else "staged",
             known=lambda: Sinks(home).get(log.sink).progress,
             failpoint=reached,

@@ -9,25 +9,33 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
 
-from floodmark.bindings import Place, SourceOffset, Stop
+from floodmark.bindings import SourceOffset
+from floodmark.bindings.offsets import BatchStop, QueryPosition
 from floodmark.errors import FloodmarkError
-from floodmark.sinks._gate import (
+from floodmark.sinks.gate import (
     Batch,
-    Cut,
     Drop,
+    SplitAt,
     Write,
     WriteFrom,
-    cuts,
-    decide,
-    is_written,
-    misaligned,
-    next_progress,
+    advance_sources,
+    decide_batch,
+    is_at_most,
+    is_same,
+    misaligned_error,
+    required_stops,
 )
-from floodmark.sinks._order import is_at_most, is_same
-from floodmark.sinks._progress import Progress
+from floodmark.sinks.progress import Progress
 
 WIDTH = 10
 _BEGINNING = SourceOffset("q", None, {})
+
+
+def is_written(after: SourceOffset, row: "Row") -> bool:
+    """Return whether a row lies below the recorded progress: by its timestamp, then by its offset."""
+    if after.ts is None or row.ts != after.ts:
+        return after.ts is not None and row.ts < after.ts
+    return row.number < after.cut.get(0, 0)
 
 
 @dataclass(frozen=True)
@@ -80,7 +88,7 @@ class Source:
 @dataclass
 class Checkpoint:
     query_id: str
-    planned: list[Place] = field(default_factory=list)
+    planned: list[QueryPosition] = field(default_factory=list)
     states: list[Counter[int]] = field(default_factory=list)
 
     @property
@@ -99,7 +107,7 @@ class Checkpoint:
 class Gate(Protocol):
     """What may be asked whether a batch is to be written. It keeps what it has learned in the target."""
 
-    def cuts(self, starts: Place | None) -> tuple[Stop, ...]: ...
+    def cuts(self, starts: QueryPosition | None) -> tuple[BatchStop, ...]: ...
     def write(self, batch: Batch, number: int, output: list[tuple[Hashable, Row | None]]) -> list[Hashable]: ...
 
 
@@ -110,24 +118,22 @@ class Floodmarks:
         self.is_stateful = is_stateful
         self.progress: Progress | None = None
 
-    def cuts(self, starts: Place | None) -> tuple[Stop, ...]:
-        return cuts(self.progress, starts, is_stateful=self.is_stateful)
+    def cuts(self, starts: QueryPosition | None) -> tuple[BatchStop, ...]:
+        return required_stops(self.progress, starts, is_stateful=self.is_stateful)
 
     def write(self, batch: Batch, number: int, output: list[tuple[Hashable, Row | None]]) -> list[Hashable]:
-        decision = decide(self.progress, batch)
-        if isinstance(decision, Cut):
-            raise misaligned(decision, batch)
+        decision = decide_batch(self.progress, batch)
+        if isinstance(decision, SplitAt):
+            raise misaligned_error(decision, batch)
         known = self.progress or Progress("K", "out", "t1", 1, "", batch.starts, batch.starts, self.is_stateful)
-        self.progress = next_progress(known, batch, decision)
+        self.progress = advance_sources(known, batch, decision)
         match decision:
             case Write():
                 return [value for value, _ in output]
             case Drop():
                 return []
             case WriteFrom(after):
-                return [
-                    value for value, row in output if row and not is_written(after[row.source], row.ts, 0, row.number)
-                ]
+                return [value for value, row in output if row and not is_written(after[row.source], row)]
 
 
 class Query:
@@ -185,7 +191,7 @@ class Query:
         self.old.append(checkpoint.copy())
         return False
 
-    def _plan(self) -> Place:
+    def _plan(self) -> QueryPosition:
         """Choose where a batch ends: anywhere, but not beyond a place where all must end."""
         start = self._end(self.checkpoint.committed - 1)
         self._cuts = tuple(stop for stop in self._cuts if not is_same(stop.place, start))
@@ -206,7 +212,9 @@ class Query:
                 return end
         raise AssertionError("the query does not move")
 
-    def _compute(self, starts: Place, ends: Place) -> tuple[list[tuple[Hashable, Row | None]], Counter[int]]:
+    def _compute(
+        self, starts: QueryPosition, ends: QueryPosition
+    ) -> tuple[list[tuple[Hashable, Row | None]], Counter[int]]:
         rows = [
             row
             for name, source in self.sources.items()
@@ -241,7 +249,7 @@ class Query:
         self._queries += 1
         return Checkpoint(f"q{self._queries}")
 
-    def _end(self, number: int) -> Place:
+    def _end(self, number: int) -> QueryPosition:
         return dict.fromkeys(self.sources, _BEGINNING) if number < 0 else self.checkpoint.planned[number]
 
     def _is_over(self) -> bool:

@@ -16,12 +16,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from floodmark.bindings import Bindings, Limits, SourceOffset, next_offset
+from floodmark.bindings import Bindings, SourceOffset
+from floodmark.bindings.offsets import BatchLimits, next_offset
 from floodmark.control import Home
 from floodmark.errors import FloodmarkError
 from floodmark.kafka import KafkaSettings
-from floodmark.sinks import Batch, KafkaTarget, OutRow, Sink, Step, TargetOptions
-from floodmark.sinks._out_rows import OutRows, RowColumns
+from floodmark.sinks import Batch, KafkaTarget, OutRow, Sink, TargetOptions
+from floodmark.sinks.kafka.rows import OutRows, RowColumns
 
 ROWS = 10
 BATCHES = 4
@@ -66,7 +67,7 @@ def chain(home: Home) -> list[SourceOffset]:
     """Return the places at which batches end, the first one before all."""
     history = Bindings(home).history("S")
     places = [SourceOffset("q", None, {})]
-    while (place := next_offset(history, places[-1], Limits(rows=ROWS))) != places[-1]:
+    while (place := next_offset(history, places[-1], BatchLimits(rows=ROWS))) != places[-1]:
         places.append(place)
     return places
 
@@ -161,7 +162,7 @@ def finish(process: "subprocess.Popen[str]", seconds: float = 60) -> tuple[int, 
     return process.returncode, told[-1].removeprefix("error ") if told else errors.strip()
 
 
-__all__ = ["BATCHES", "BEFORE_COMMIT_LOG", "ROWS", "Job", "Step", "Stopped", "bind", "chain", "finish", "run", "start"]
+__all__ = ["BATCHES", "BEFORE_COMMIT_LOG", "ROWS", "Job", "Stopped", "bind", "chain", "finish", "run", "start"]
 
 if __name__ == "__main__":
     try:

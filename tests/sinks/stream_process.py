@@ -17,8 +17,8 @@ import pyarrow as pa
 from floodmark._util.times import micros_in_unit
 from floodmark.bindings import SourceOffset
 from floodmark.errors import FloodmarkError
-from floodmark.sinks import Batch, KeyedRows, Outcome, Sink, StreamShape, StreamTarget, TargetOptions
-from floodmark.sinks._failpoints import go_on
+from floodmark.sinks import Batch, BatchOutcome, KeyedRows, Sink, StreamShape, StreamTarget, TargetOptions
+from floodmark.sinks.target import no_failpoint
 from floodmark.streams import EntryKind, Stream, StreamHome, connect
 from sink_process import BATCHES, chain
 
@@ -61,7 +61,7 @@ class StreamQuery:
         home: StreamHome,
         job: StreamJob,
         *,
-        reached: Callable[[str], None] = go_on,
+        reached: Callable[[str], None] = no_failpoint,
         shape: StreamShape = SHAPE,
         name: str = NAME,
         **options: Any,
@@ -84,7 +84,7 @@ class StreamQuery:
         self.sink.start()
         return self
 
-    def step(self, number: int, watermarks: Mapping[str, int] | None = None, *, empty: bool = False) -> Outcome:
+    def step(self, number: int, watermarks: Mapping[str, int] | None = None, *, empty: bool = False) -> BatchOutcome:
         """Write one batch."""
         start, end = self.places[number], self.places[number + 1]
         batch = Batch.of(self.job.query_id, {"S": (start, end)}, is_stateful=self.job.stateful)

@@ -15,18 +15,10 @@ from closing_process import BATCHES, HALF_WRITTEN, Job, Processes, log_of, put
 from floodmark.control import Home
 from floodmark.kafka import Fetcher, KafkaCluster, KafkaSettings
 from floodmark.sinks import Progress, Sinks
-from floodmark.sinks._closings import Closing
-from floodmark.sinks._failpoints import (
-    BEFORE_BEGIN,
-    COMMITTED,
-    FENCED,
-    HOLD_ADVANCED,
-    ROWS_FLUSHED,
-    STARTED,
-)
-from floodmark.sinks._file_log import closings
-from floodmark.sinks._plain_producer import TASK_HEADER
-from floodmark.sinks._topic_log import closed_tasks
+from floodmark.sinks.manifest.files import read_manifests
+from floodmark.sinks.manifest.target import Manifest
+from floodmark.sinks.manifest.topic import TASK_HEADER, closed_tasks
+from floodmark.sinks.target import BEFORE_BEGIN, COMMITTED, FENCED, HOLD_ADVANCED, ROWS_FLUSHED, STARTED
 from floodmark.testing import KafkaBroker
 from sink_process import BEFORE_COMMIT_LOG, ROWS, bind
 
@@ -60,7 +52,7 @@ def read(job: Job) -> Counter[int]:
         files = DeltaTable(job.place).file_uris()
         return Counter(ds.dataset(files).to_table()["n"].to_pylist() if files else [])
     if job.kind == "file":
-        files = [f"{job.place}/{part.name}" for record in closings(Path(job.place)) for part in record.parts]
+        files = [f"{job.place}/{part.name}" for record in read_manifests(Path(job.place)) for part in record.parts]
         return Counter(ds.dataset(files).to_table()["n"].to_pylist() if files else [])
     servers, _, topic = job.place.partition("/")
     settings = KafkaSettings.of(servers)
@@ -171,12 +163,12 @@ def test_whoever_comes_late_to_clean_leaves_what_others_write_who_started_since(
     records = []
     for number, log in enumerate((slow, other)):
         log.open()
-        records.append((log.newest() or Closing("K", 0, "")).fence(f"start{number}"))
+        records.append((log.newest() or Manifest("K", 0, "")).fence(f"start{number}"))
         assert log.add(records[-1])
     attempt = "a1"
     parts = tuple(put(job.kind, other, attempt, range(ROWS)))
     slow.clean(records[0])
-    assert other.add(Closing("K", records[1].number + 1, "close", attempt, parts))
+    assert other.add(Manifest("K", records[1].number + 1, "close", attempt, parts))
     assert read(job) == Counter(range(ROWS))
 
 
@@ -195,7 +187,7 @@ def _begin_as_another(job: Job) -> None:
     log.open()
     assert log.newest() is None
     parts = tuple(put(job.kind, log, "ab12", [-1, -2]))
-    assert log.add(Closing("other", 1, "t", "ab12", parts))
+    assert log.add(Manifest("other", 1, "t", "ab12", parts))
     log.close()
 
 
@@ -204,7 +196,7 @@ def test_a_record_that_does_not_follow_the_last_one_is_not_added(job: Job) -> No
     log.make()
     log.open()
     assert log.newest() is None
-    assert [log.add(Closing("K", number, str(number))) for number in (2, 1, 1, 3, 2)] == [
+    assert [log.add(Manifest("K", number, str(number))) for number in (2, 1, 1, 3, 2)] == [
         False,
         True,
         False,

@@ -11,15 +11,16 @@ from hypothesis import strategies as st
 
 from floodmark.bindings import SourceOffset
 from floodmark.errors import FloodmarkError, SinkFenced, SinkProgressInvalid, StateError
-from floodmark.sinks import Batch, Bounds, Drop, Write, decide
-from floodmark.sinks._closing_target import ClosingTarget
-from floodmark.sinks._closings import Closing, Part, counted
+from floodmark.sinks import Batch, Drop, Write
+from floodmark.sinks.gate import decide_batch
+from floodmark.sinks.manifest.target import Manifest, ManifestPart, ManifestTarget, effective_manifests
+from floodmark.sinks.startup import SourceBounds
 
-PART = Part("a1/part-0", 7)
+PART = ManifestPart("a1/part-0", 7)
 
 
-def tokens(*records: Closing) -> dict[str, str]:
-    return {sink: "".join(one.token for one in chain) for sink, chain in counted(records).items()}
+def tokens(*records: Manifest) -> dict[str, str]:
+    return {sink: "".join(one.token for one in chain) for sink, chain in effective_manifests(records).items()}
 
 
 @pytest.mark.parametrize(
@@ -34,25 +35,25 @@ def tokens(*records: Closing) -> dict[str, str]:
     ],
 )
 def test_the_first_record_of_the_next_number_counts(numbers: str, wanted: str) -> None:
-    assert tokens(*(Closing("K", int(one[0]), one[1]) for one in numbers.split())) == {"K": wanted}
+    assert tokens(*(Manifest("K", int(one[0]), one[1]) for one in numbers.split())) == {"K": wanted}
 
 
 def test_sinks_are_counted_apart() -> None:
-    assert tokens(Closing("K", 1, "a"), Closing("L", 1, "b"), Closing("K", 2, "c")) == {"K": "ac", "L": "b"}
+    assert tokens(Manifest("K", 1, "a"), Manifest("L", 1, "b"), Manifest("K", 2, "c")) == {"K": "ac", "L": "b"}
 
 
 def test_who_takes_over_says_the_same_of_rows_and_closes_none() -> None:
-    closing = Closing("K", 4, "a", "a1", (PART,))
+    closing = Manifest("K", 4, "a", "a1", (PART,))
     fence = closing.fence("b")
     assert (fence.number, fence.token, fence.attempt, fence.rows, closing.rows) == (5, "b", "a1", 0, 7)
 
 
 @pytest.mark.parametrize(
-    "value", [b"", b"[]", b"{}", b"nonsense", Closing("K", 1, "a").save().replace(b'm":1', b'm":9')]
+    "value", [b"", b"[]", b"{}", b"nonsense", Manifest("K", 1, "a").save().replace(b'm":1', b'm":9')]
 )
 def test_a_record_that_nobody_can_read_is_an_error(value: bytes) -> None:
     with pytest.raises(SinkProgressInvalid):
-        Closing.load(value)
+        Manifest.load(value)
 
 
 @dataclass
@@ -60,12 +61,14 @@ class World:
     """Records and rows that several processes write, as a topic keeps them: whatever is sent stays."""
 
     random: Random
-    records: list[Closing] = field(default_factory=list)
+    records: list[Manifest] = field(default_factory=list)
     rows: list[tuple[str, int]] = field(default_factory=list)
     depth: int = 0
 
     def closed(self) -> Counter[int]:
-        named = {part.name for chain in counted(self.records).values() for one in chain for part in one.parts}
+        named = {
+            part.name for chain in effective_manifests(self.records).values() for one in chain for part in one.parts
+        }
         return Counter(row for name, row in self.rows if name in named)
 
 
@@ -81,19 +84,19 @@ class SharedLog:
     def make(self) -> None:
         raise AssertionError
 
-    def newest(self) -> Closing | None:
-        return counted(self._world.records).get("K", [None])[-1]
+    def newest(self) -> Manifest | None:
+        return effective_manifests(self._world.records).get("K", [None])[-1]
 
     def has_rows(self) -> bool:
         return bool(self._world.rows)
 
-    def add(self, record: Closing) -> bool:
+    def add(self, record: Manifest) -> bool:
         if self._world.random.random() < 0.2:
             meet(self._world)
         self._world.records.append(record)
-        return record in counted(self._world.records)["K"]
+        return record in effective_manifests(self._world.records)["K"]
 
-    def clean(self, record: Closing) -> None: ...
+    def clean(self, record: Manifest) -> None: ...
 
     def close(self) -> None: ...
 
@@ -123,28 +126,28 @@ def live(world: World, batches: int) -> None:
         if world.random.random() < 0.1:
             raise Killed(place)
 
-    target = ClosingTarget(SharedLog(world), failpoint=fail)
+    target = ManifestTarget(SharedLog(world), failpoint=fail)
     try:
-        target.start(lambda sources: {source: Bounds(1, 1, 10**9) for source in sources})
+        target.start(lambda sources: {source: SourceBounds(1, 1, 10**9) for source in sources})
         done = 0 if target.progress is None else target.progress.ends["S"].cut.get(0, 0)
         begun = max(0, done - world.random.randrange(3))
         for _ in range(batches):
             end = begun + world.random.randrange(1, 4) if begun >= done else min(done, begun + 1)
             batch = Batch.of("q1", {"S": (at(begun), at(end))}, is_stateful=False)
-            decision = decide(target.progress, batch)
+            decision = decide_batch(target.progress, batch)
             begun, numbers = end, range(begun, end)
             if isinstance(decision, Drop):
                 continue
             assert isinstance(decision, Write)
 
-            def send(attempt: str, numbers: range = numbers) -> list[Part]:
+            def send(attempt: str, numbers: range = numbers) -> list[ManifestPart]:
                 parts = []
                 for row in numbers:
                     fail("rows")
                     if world.random.random() < 0.2:
                         meet(world)
                     world.rows.append((f"{attempt}.{row}", row))
-                    parts.append(Part(f"{attempt}.{row}", 1))
+                    parts.append(ManifestPart(f"{attempt}.{row}", 1))
                 return parts
 
             target.write(send, batch, decision)
@@ -164,19 +167,19 @@ def test_whatever_processes_do_to_one_another_each_row_counts_once(seed: int) ->
         assert progress is None or progress.total == written
 
 
-def bounds(sources: Iterable[str]) -> dict[str, Bounds]:
-    return {source: Bounds(1, 1, 9) for source in sources}
+def bounds(sources: Iterable[str]) -> dict[str, SourceBounds]:
+    return {source: SourceBounds(1, 1, 9) for source in sources}
 
 
 def test_a_target_that_has_failed_or_was_fenced_is_started_again_or_never() -> None:
     world = World(Random(0), depth=9)
     batch = Batch.of("q1", {"S": (at(0), at(2))}, is_stateful=False)
-    first, second = ClosingTarget(SharedLog(world)), ClosingTarget(SharedLog(world))
+    first, second = ManifestTarget(SharedLog(world)), ManifestTarget(SharedLog(world))
     with pytest.raises(StateError, match="not started"):
         first.write(lambda _: [], batch, Write())
     first.start(bounds)
     with pytest.raises(ZeroDivisionError):
-        first.write(lambda _: [Part("a", 1 // 0)], batch, Write())
+        first.write(lambda _: [ManifestPart("a", 1 // 0)], batch, Write())
     with pytest.raises(StateError, match="not started"):
         first.write(lambda _: [], batch, Write())
     first.start(bounds)
@@ -192,10 +195,10 @@ def test_a_target_that_has_failed_or_was_fenced_is_started_again_or_never() -> N
 
 def test_a_failure_of_whoever_was_fenced_is_told_as_that() -> None:
     world = World(Random(0), depth=9)
-    first, second = ClosingTarget(SharedLog(world)), ClosingTarget(SharedLog(world))
+    first, second = ManifestTarget(SharedLog(world)), ManifestTarget(SharedLog(world))
     first.start(bounds)
 
-    def taken(_: str) -> list[Part]:
+    def taken(_: str) -> list[ManifestPart]:
         second.start(bounds)
         raise OSError("its files are gone")
 
@@ -206,13 +209,13 @@ def test_a_failure_of_whoever_was_fenced_is_told_as_that() -> None:
 
 def test_what_is_known_elsewhere_of_a_sink_is_never_more_than_its_records_say() -> None:
     world = World(Random(0), depth=9)
-    target = ClosingTarget(SharedLog(world))
+    target = ManifestTarget(SharedLog(world))
     target.start(bounds)
     progress = target.write(lambda _: [PART], Batch.of("q1", {"S": (at(0), at(2))}, is_stateful=False), Write())
-    ClosingTarget(SharedLog(world), known=lambda: progress).start(bounds)
+    ManifestTarget(SharedLog(world), known=lambda: progress).start(bounds)
     with pytest.raises(SinkProgressInvalid):
-        ClosingTarget(SharedLog(world), known=lambda: replace(progress, total=8)).start(bounds)
+        ManifestTarget(SharedLog(world), known=lambda: replace(progress, total=8)).start(bounds)
     with pytest.raises(SinkProgressInvalid):
-        ClosingTarget(SharedLog(World(Random(0))), known=lambda: progress).start(bounds)
+        ManifestTarget(SharedLog(World(Random(0))), known=lambda: progress).start(bounds)
     with pytest.raises(StateError, match="was deleted and made anew"):
-        ClosingTarget(SharedLog(World(Random(0))), known=lambda: replace(progress, topic_id="t0")).start(bounds)
+        ManifestTarget(SharedLog(World(Random(0))), known=lambda: replace(progress, topic_id="t0")).start(bounds)

@@ -11,11 +11,11 @@ from deltalake import DeltaTable, write_deltalake
 from closing_process import SCHEMA
 from floodmark.bindings import SourceOffset
 from floodmark.errors import SinkFenced, TableConflict, TableFailed, TableUnfit
-from floodmark.sinks import Batch, Bounds, Write
-from floodmark.sinks._closing_target import ClosingTarget
-from floodmark.sinks._closings import Part
-from floodmark.sinks._delta_log import DeltaLog
-from floodmark.sinks._failpoints import ROWS_FLUSHED, go_on
+from floodmark.sinks import Batch, Write
+from floodmark.sinks.manifest.delta import DeltaManifestLog
+from floodmark.sinks.manifest.target import ManifestPart, ManifestTarget
+from floodmark.sinks.startup import SourceBounds
+from floodmark.sinks.target import ROWS_FLUSHED, no_failpoint
 
 BATCH = Batch.of("q1", {"S": (SourceOffset("q", None, {}), SourceOffset("q", 1, {0: 1}))}, is_stateful=False)
 
@@ -23,18 +23,18 @@ BATCH = Batch.of("q1", {"S": (SourceOffset("q", None, {}), SourceOffset("q", 1, 
 class Replacing:
     """A sink that makes one file of all numbers in a table, and of those that it adds."""
 
-    def __init__(self, place: Path, failpoint: Callable[[str], None] = go_on) -> None:
-        self.log = DeltaLog(place, "K", SCHEMA, replaces=True)
-        self.target = ClosingTarget(self.log, failpoint=failpoint)
+    def __init__(self, place: Path, failpoint: Callable[[str], None] = no_failpoint) -> None:
+        self.log = DeltaManifestLog(place, "K", SCHEMA, replaces=True)
+        self.target = ManifestTarget(self.log, failpoint=failpoint)
         self.attempts: list[str] = []
 
     def start(self) -> None:
-        self.target.start(lambda sources: {source: Bounds(1, 1, 9) for source in sources})
+        self.target.start(lambda sources: {source: SourceBounds(1, 1, 9) for source in sources})
 
     def write(self, *numbers: int, drop: bool = False) -> tuple[int, int]:
         """Add numbers, or drop all that are there; return how many rows are told of."""
 
-        def run(attempt: str) -> list[Part]:
+        def run(attempt: str) -> list[ManifestPart]:
             self.attempts.append(attempt)
             gone = self.log.look().files()["path"].to_pylist()
             directory = self.log.begin(attempt)
@@ -134,4 +134,4 @@ def test_a_table_whose_files_cannot_give_way_is_refused(place: Path, setting: st
     DeltaTable(str(place)).alter.set_table_properties({setting: "true"})
     with pytest.raises(TableUnfit, match=needs):
         Replacing(place).start()
-    DeltaLog(place, "K", SCHEMA).open()
+    DeltaManifestLog(place, "K", SCHEMA).open()

@@ -16,7 +16,6 @@ from floodmark.kafka import KafkaSettings
 from floodmark.sinks import (
     Batch,
     Begin,
-    Bounds,
     GroupedSink,
     GroupedTarget,
     GroupLayout,
@@ -26,6 +25,7 @@ from floodmark.sinks import (
     Sinks,
     TargetOptions,
 )
+from floodmark.sinks.startup import SourceBounds
 from floodmark.testing import KafkaBroker
 from group_process import rows_for, work_and_die
 from kafka_homes import Hook, Stopped
@@ -48,8 +48,8 @@ IN_A_TASK = (
 )
 
 
-def everything(sources: Any) -> dict[str, Bounds]:
-    return {source: Bounds(0, 0, 10**9) for source in sources}
+def everything(sources: Any) -> dict[str, SourceBounds]:
+    return {source: SourceBounds(0, 0, 10**9) for source in sources}
 
 
 @pytest.fixture

@@ -34,19 +34,19 @@ from floodmark.sinks import (
     Batch,
     Begin,
     BeginElsewhere,
-    Bounds,
+    CommitPoint,
     KafkaTarget,
     OutRow,
     Resume,
     Sink,
-    Step,
     TargetOptions,
     Write,
     partition_of,
 )
-from floodmark.sinks._out_rows import OutRows, RowColumns
-from floodmark.sinks._producer import SinkProducer
-from floodmark.sinks._progress_topic import ProgressTopic
+from floodmark.sinks.kafka.rows import OutRows, RowColumns
+from floodmark.sinks.kafka.target import SinkProducer
+from floodmark.sinks.kafka.topics import ProgressTopicReader
+from floodmark.sinks.startup import SourceBounds
 from floodmark.testing import KafkaBroker
 from kafka_homes import Hook, foreign_producer
 from sink_places import START, Spot, batch, place
@@ -56,8 +56,8 @@ from sink_topics import Topics
 FAST = TargetOptions(partitions=2, timeout=10.0)
 
 
-def everything(sources: Any) -> dict[str, Bounds]:
-    return {source: Bounds(0, 0, 10**9) for source in sources}
+def everything(sources: Any) -> dict[str, SourceBounds]:
+    return {source: SourceBounds(0, 0, 10**9) for source in sources}
 
 
 @pytest.fixture
@@ -300,8 +300,8 @@ def test_a_large_batch_is_cut_between_timestamps(
         for first in range(0, 49, 7)
     ] + [[(b"k", b"049", 5, None, None)]]
 
-    def split(ts: int) -> Step:
-        return Step(place(S=(ts, ts * 10)), {"at": ts * 100})
+    def split(ts: int) -> CommitPoint:
+        return CommitPoint(place(S=(ts, ts * 10)), {"at": ts * 100})
 
     target.write(pieces, one(START, (5, 50)), Write(), watermarks={"at": 500}, split=split)
     told = topics.progress()
@@ -316,7 +316,7 @@ def test_windows_are_not_cut(opened: Any, topics: Topics) -> None:
     target = opened(limited(max_rows=1))
     target.start(everything)
     given = batch(place(S=START), place(S=(2, 20)), stateful=True)
-    target.write([*rows(0, 5, 1), *rows(5, 9, 2)], given, split=lambda ts: Step(place(S=(ts, 9))))
+    target.write([*rows(0, 5, 1), *rows(5, 9, 2)], given, split=lambda ts: CommitPoint(place(S=(ts, 9))))
     assert [progress.rows for progress in topics.progress()] == [9]
 
 
@@ -324,7 +324,9 @@ def test_rows_out_of_order_are_not_cut(opened: Any, topics: Topics) -> None:
     target = opened(limited(max_rows=1))
     target.start(everything)
     with pytest.raises(SinkBatchInvalid, match="timestamp 1 comes after one of 2"):
-        target.write([*rows(0, 5, 2), *rows(5, 9, 1)], one(START, (2, 9)), split=lambda ts: Step(place(S=(ts, 9))))
+        target.write(
+            [*rows(0, 5, 2), *rows(5, 9, 1)], one(START, (2, 9)), split=lambda ts: CommitPoint(place(S=(ts, 9)))
+        )
     topics.check(0)
 
 
@@ -434,12 +436,12 @@ def test_a_scan_waits_for_open_transactions_and_does_not_take_them_for_the_end(
     newest = replace(topics.progress()[-1], total=11)
     own.produce(topic, newest.save(), b"K")
     own.flush(10)
-    monkeypatch.setattr("floodmark.sinks._progress_topic.CLEANUP_SECONDS", 1.0)
-    scan = ProgressTopic(topics.settings, topic, timeout=0.5)
+    monkeypatch.setattr("floodmark.sinks.kafka.topics.CLEANUP_SECONDS", 1.0)
+    scan = ProgressTopicReader(topics.settings, topic, timeout=0.5)
     with pytest.raises(KafkaAway, match="could not be read up to"):
         scan.read("K", topics.cluster)
     threading.Timer(0.7, lambda: foreign.commit_transaction(10)).start()
-    patient = ProgressTopic(topics.settings, topic, timeout=20)
+    patient = ProgressTopicReader(topics.settings, topic, timeout=20)
     assert patient.read("K", topics.cluster)["K"] == newest
 
 

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from floodmark.bindings import SourceOffset, Stop, compare
+from floodmark.bindings import SourceOffset
+from floodmark.bindings.offsets import BatchStop, compare_offsets
 from floodmark.errors import (
     FloodmarkError,
     SinkBatchInvalid,
@@ -14,24 +15,23 @@ from floodmark.errors import (
     SinkSourcesChanged,
     SinkStateUnknown,
 )
-from floodmark.sinks._gate import (
+from floodmark.sinks.gate import (
     Batch,
-    Cut,
     Decision,
     Drop,
+    SplitAt,
     Write,
     WriteFrom,
-    cuts,
-    decide,
-    is_written,
-    next_progress,
+    advance_sources,
+    decide_batch,
+    required_stops,
 )
 from sink_places import START, Spot, at, batch, place, progress
 
 Q: Spot = (1, 10)
 R: Spot = (2, 20)
-TO_R = Stop(place(s=R), in_one=True)
-BOTH = Cut((Stop(place(s=Q), in_one=False), TO_R))
+TO_R = BatchStop(place(s=R), in_one=True)
+BOTH = SplitAt((BatchStop(place(s=Q), in_one=False), TO_R))
 
 # (what happens, where the batch begins, where it ends, which query it is of, a query without state, one with state)
 ROWS = [
@@ -42,8 +42,8 @@ ROWS = [
     ("an older checkpoint, which goes past Q", START, (2, 15), "q1", Drop(), BOTH),
     ("an older checkpoint, which goes to R and not by Q", START, R, "q1", Drop(), BOTH),
     ("an older checkpoint, which goes past R", (1, 5), (3, 30), "q1", WriteFrom(place(s=R)), BOTH),
-    ("from Q past R", Q, (3, 30), "q1", WriteFrom(place(s=R)), Cut((TO_R,))),
-    ("from Q to inside", Q, (2, 15), "q1", Drop(), Cut((TO_R,))),
+    ("from Q past R", Q, (3, 30), "q1", WriteFrom(place(s=R)), SplitAt((TO_R,))),
+    ("from Q to inside", Q, (2, 15), "q1", Drop(), SplitAt((TO_R,))),
     ("from inside to R", (2, 15), R, "q1", Drop(), SinkBatchMisaligned),
     ("from inside past R", (2, 15), (3, 30), "q1", WriteFrom(place(s=R)), SinkBatchMisaligned),
     ("a new query at the beginning", START, Q, "q2", Drop(), Drop()),
@@ -78,16 +78,16 @@ def test_a_batch_of_one_source_is_judged_by_its_offsets(
     given = batch(place(s=starts), place(s=ends), stateful=stateful, query_id=query)
     if isinstance(expected, type):
         with pytest.raises(expected):
-            decide(known, given)
+            decide_batch(known, given)
     else:
-        assert decide(known, given) == expected
+        assert decide_batch(known, given) == expected
 
 
 A, B = (1, 10), (5, 50)
 # (what happens, starts of a and b, ends of a and b, without state, with state); written is ((1, 10), (5, 50)] to these:
 A_R, B_R = (2, 20), (6, 60)
 AFTER = WriteFrom(place(a=A_R, b=B_R))
-TWO = Cut((Stop(place(a=A, b=B), in_one=False), Stop(place(a=A_R, b=B_R), in_one=True)))
+TWO = SplitAt((BatchStop(place(a=A, b=B), in_one=False), BatchStop(place(a=A_R, b=B_R), in_one=True)))
 SOURCES = [
     ("both at R", A_R, B_R, (3, 30), (7, 70), Write(), Write()),
     ("both at R, one goes on", A_R, B_R, A_R, (7, 70), Write(), Write()),
@@ -111,9 +111,9 @@ def test_a_batch_of_two_sources_is_judged_by_all_of_them(row: tuple[object, ...]
     given = batch(place(a=a, b=b), place(a=a_end, b=b_end), stateful=stateful)  # type: ignore[arg-type]
     if isinstance(expected, type):
         with pytest.raises(expected):
-            decide(known, given)
+            decide_batch(known, given)
     else:
-        assert decide(known, given) == expected
+        assert decide_batch(known, given) == expected
 
 
 @pytest.mark.parametrize(
@@ -126,22 +126,22 @@ def test_other_sources_than_those_that_were_written_are_refused(
     known = progress(place(s=Q), place(s=R), stateful=False)
     given = batch(place(**sources), place(**dict.fromkeys(sources, (9, 90))), stateful=False)
     with pytest.raises(SinkSourcesChanged) as caught:
-        decide(known, given)
+        decide_batch(known, given)
     assert (caught.value.fields["missing"], caught.value.fields["unknown"]) == (missing, unknown)
 
 
 def test_the_first_batch_of_a_sink_is_written_wherever_it_begins() -> None:
     for stateful in (False, True):
-        assert decide(None, batch(place(s=R), place(s=(3, 30)), stateful=stateful)) == Write()
-    assert decide(None, batch(place(s=R), place(s=R), stateful=False)) == Drop()
+        assert decide_batch(None, batch(place(s=R), place(s=(3, 30)), stateful=stateful)) == Write()
+    assert decide_batch(None, batch(place(s=R), place(s=R), stateful=False)) == Drop()
 
 
 def test_input_without_bindings_is_refused_by_its_name() -> None:
     given = Batch("q1", place(s=Q), place(s=R), False, unbound=("rate",))
     with pytest.raises(SinkInputUnbound, match="rate"):
-        decide(None, given)
+        decide_batch(None, given)
     with pytest.raises(SinkInputUnbound):
-        decide(None, batch({}, {}, stateful=False))
+        decide_batch(None, batch({}, {}, stateful=False))
 
 
 @pytest.mark.parametrize("stateful", [False, True])
@@ -150,31 +150,31 @@ def test_a_sink_written_without_state_is_not_gone_on_with_by_a_query_with_state_
 ) -> None:
     known = progress(place(s=Q), place(s=R), stateful=not stateful)
     with pytest.raises(SinkStateUnknown):
-        decide(known, batch(place(s=Q), place(s=R), stateful=stateful))
+        decide_batch(known, batch(place(s=Q), place(s=R), stateful=stateful))
 
 
 def test_offsets_that_no_two_readers_can_both_pass_are_refused() -> None:
     known = progress({"s": SourceOffset("q", 1, {})}, {"s": SourceOffset("q", 2, {0: 5, 1: 3})}, stateful=False)
     astray = Batch("q1", {"s": SourceOffset("q", 2, {0: 7, 1: 1})}, {"s": SourceOffset("q", 3, {0: 9, 1: 9})}, False)
     with pytest.raises(SinkBatchInvalid, match="neither before nor behind"):
-        decide(known, astray)
+        decide_batch(known, astray)
 
 
 def test_an_empty_step_lies_behind_the_place_at_which_it_is_taken() -> None:
-    assert compare(at(2, 20), at(2, 20, step=1)) == -1
+    assert compare_offsets(at(2, 20), at(2, 20, step=1)) == -1
     known = progress(place(s=Q), place(s=R), stateful=True)
     given = batch(place(s=R), {"s": at(2, 20, step=1)}, stateful=True)
-    assert decide(known, given) == Write()
-    assert decide(next_progress(known, given, Write()), given) == Drop()
+    assert decide_batch(known, given) == Write()
+    assert decide_batch(advance_sources(known, given, Write()), given) == Drop()
 
 
 def test_where_nothing_was_written_any_query_may_begin_and_batches_end_there_once() -> None:
     """A sink of several groups is recorded as begun before its first rows."""
     begun = progress(place(s=Q), place(s=Q), stateful=True)
-    assert decide(begun, batch(place(s=Q), place(s=R), stateful=True, query_id="q2")) == Write()
-    assert cuts(begun, None, is_stateful=True) == (Stop(place(s=Q), in_one=False),)
+    assert decide_batch(begun, batch(place(s=Q), place(s=R), stateful=True, query_id="q2")) == Write()
+    assert required_stops(begun, None, is_stateful=True) == (BatchStop(place(s=Q), in_one=False),)
     with pytest.raises(SinkGap):
-        decide(begun, batch(place(s=R), place(s=(3, 30)), stateful=True))
+        decide_batch(begun, batch(place(s=R), place(s=(3, 30)), stateful=True))
 
 
 CUTS = [
@@ -191,33 +191,25 @@ CUTS = [
 def test_batches_end_at_r_and_those_of_a_query_with_state_at_q_too(starts: Spot | None, expected: list[int]) -> None:
     known = progress(place(s=Q), place(s=R), stateful=True)
     given = None if starts is None else place(s=starts)
-    assert [one.place["s"].ts for one in cuts(known, given, is_stateful=True)] == expected
-    stateless = [(one.place["s"].ts, one.in_one) for one in cuts(known, given, is_stateful=False)]
+    assert [one.place["s"].ts for one in required_stops(known, given, is_stateful=True)] == expected
+    stateless = [(one.place["s"].ts, one.in_one) for one in required_stops(known, given, is_stateful=False)]
     assert stateless == ([(2, False)] if expected else [])
 
 
 def test_a_written_batch_becomes_the_last_and_a_query_that_built_its_state_the_writer() -> None:
     known = progress(place(s=Q), place(s=R), stateful=True)
-    adopted = next_progress(known, batch(place(s=Q), place(s=R), stateful=True, query_id="q2"), Drop(adopt=True))
+    adopted = advance_sources(known, batch(place(s=Q), place(s=R), stateful=True, query_id="q2"), Drop(adopt=True))
     assert (adopted.query_id, adopted.starts, adopted.ends) == ("q2", known.starts, known.ends)
     given = batch(place(s=R), place(s=(3, 30)), stateful=True, query_id="q2")
-    assert decide(adopted, given) == Write()
-    written = next_progress(adopted, given, Write())
+    assert decide_batch(adopted, given) == Write()
+    written = advance_sources(adopted, given, Write())
     assert (written.starts, written.ends, written.query_id) == (place(s=R), place(s=(3, 30)), "q2")
 
 
 def test_what_was_written_of_one_source_stays_written_when_another_goes_on() -> None:
     known = progress(place(a=A, b=B), place(a=A_R, b=B_R), stateful=False)
     given = batch(place(a=A, b=B), place(a=(1, 15), b=(7, 70)), stateful=False)
-    decision = decide(known, given)
+    decision = decide_batch(known, given)
     assert decision == AFTER
-    written = next_progress(known, given, decision)
+    written = advance_sources(known, given, decision)
     assert (written.starts, written.ends) == (place(a=A_R, b=B_R), place(a=A_R, b=(7, 70)))
-
-
-def test_inside_of_a_timestamp_rows_are_told_apart_by_their_offsets() -> None:
-    after = SourceOffset("q", 2, {0: 7})
-    assert [is_written(after, 2, 1, 0), is_written(after, 2, 0, 6), is_written(after, 2, 0, 7)] == [False, True, False]
-    with pytest.raises(SinkBatchInvalid, match="of which a part was written"):
-        is_written(after, 2)
-    assert not is_written(SourceOffset("q", None, {}), 1)

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from floodmark.bindings import Place, Stop
-from floodmark.sinks._gate import Batch
-from floodmark.sinks._order import is_at_most
+from floodmark.bindings.offsets import BatchStop, QueryPosition
+from floodmark.sinks.gate import Batch, is_at_most
 from sink_histories import Floodmarks, Gate, Query, Row
 
 Output = list[tuple[Hashable, Row | None]]
@@ -53,7 +52,7 @@ class ByTimestamp:
     def __init__(self) -> None:
         self.written = -1
 
-    def cuts(self, starts: Place | None) -> tuple[Stop, ...]:
+    def cuts(self, starts: QueryPosition | None) -> tuple[BatchStop, ...]:
         return ()
 
     def write(self, batch: Batch, number: int, output: Output) -> list[Hashable]:
@@ -78,12 +77,12 @@ class WithoutQ:
     """Batches end at R, and what ends there or before is dropped; nobody cares for Q."""
 
     def __init__(self) -> None:
-        self.written: Place | None = None
+        self.written: QueryPosition | None = None
 
-    def cuts(self, starts: Place | None) -> tuple[Stop, ...]:
+    def cuts(self, starts: QueryPosition | None) -> tuple[BatchStop, ...]:
         if self.written is None or (starts is not None and is_at_most(self.written, starts)):
             return ()
-        return (Stop(self.written, in_one=False),)
+        return (BatchStop(self.written, in_one=False),)
 
     def write(self, batch: Batch, number: int, output: Output) -> list[Hashable]:
         if self.written is not None and is_at_most(batch.ends, self.written):

@@ -11,7 +11,7 @@ import pytest
 
 from floodmark.bindings import Bindings
 from floodmark.control import Home
-from floodmark.sinks import FAILPOINTS
+from floodmark.sinks.target import FAILPOINTS
 from floodmark.testing import KafkaBroker
 from sink_process import BEFORE_COMMIT_LOG, Job, bind, finish, run, start
 from sink_topics import Topics

@@ -15,47 +15,40 @@ from floodmark.errors import (
     SinkTopicMissing,
     SinkVersionOld,
 )
-from floodmark.sinks import (
-    Begin,
-    BeginElsewhere,
-    Bounds,
-    Found,
-    GroupLayout,
-    Progress,
-    Resume,
-    SinkMark,
-    Start,
-    decide_start,
-)
-from floodmark.sinks._progress import check_sink_name, newest
-from floodmark.sinks._startup import needed_from, topic_in_use
+from floodmark.sinks import Begin, BeginElsewhere, GroupLayout, Progress, Resume, SinkMark, Start
+from floodmark.sinks.progress import check_sink_name, first_needed_timestamp, newest_progress
+from floodmark.sinks.startup import SourceBounds, StartupState, decide_start, topic_in_use
 from sink_places import START, Spot, place, progress
 
 KNOWN = progress(place(s=(1, 10)), place(s=(4, 20)), stateful=False)
-HELD = Bounds(origin=0, since=0, upper=9)
+HELD = SourceBounds(origin=0, since=0, upper=9)
 
 
 def found(
     *,
     records: bool,
     known: Progress | None,
-    bounds: Bounds | None = HELD,
+    bounds: SourceBounds | None = HELD,
     topic_id: str | None = "t1",
     version: int = 1,
-) -> Found:
-    return Found("K", version, "out", topic_id, records, known, {} if bounds is None else {"s": bounds})
+) -> StartupState:
+    return StartupState("K", version, "out", topic_id, records, known, {} if bounds is None else {"s": bounds})
 
 
-S15: list[tuple[str, Found, Start | type[FloodmarkError]]] = [
+S15: list[tuple[str, StartupState, Start | type[FloodmarkError]]] = [
     ("no topic, no progress", found(records=False, known=None, bounds=None, topic_id=None), Begin("out")),
     ("an empty topic, no progress", found(records=False, known=None), Begin("out")),
     ("records, progress and bindings", found(records=True, known=KNOWN), Resume(KNOWN)),
     ("30: records and progress, no bindings", found(records=True, known=KNOWN, bounds=None), SinkBindingsMissing),
-    ("29: since beyond progress", found(records=True, known=KNOWN, bounds=Bounds(0, 10, 12)), SinkBindingsMissing),
-    ("since at progress", found(records=True, known=KNOWN, bounds=Bounds(0, 4, 12)), SinkBindingsMissing),
-    ("since where the hold is", found(records=True, known=KNOWN, bounds=Bounds(0, 3, 12)), Resume(KNOWN)),
-    ("progress at the first timestamp", found(records=True, known=KNOWN, bounds=Bounds(4, 4, 12)), Resume(KNOWN)),
-    ("bindings end before it", found(records=True, known=KNOWN, bounds=Bounds(0, 0, 4)), SinkBindingsMissing),
+    (
+        "29: since beyond progress",
+        found(records=True, known=KNOWN, bounds=SourceBounds(0, 10, 12)),
+        SinkBindingsMissing,
+    ),
+    ("since at progress", found(records=True, known=KNOWN, bounds=SourceBounds(0, 4, 12)), SinkBindingsMissing),
+    ("since where the hold is", found(records=True, known=KNOWN, bounds=SourceBounds(0, 3, 12)), Resume(KNOWN)),
+    ("progress at the first timestamp", found(records=True, known=KNOWN, bounds=SourceBounds(4, 4, 12)), Resume(KNOWN)),
+    ("bindings end before it", found(records=True, known=KNOWN, bounds=SourceBounds(0, 0, 4)), SinkBindingsMissing),
     ("31: records, no progress", found(records=True, known=None), SinkProgressMissing),
     ("31: progress, no topic", found(records=False, known=KNOWN, topic_id=None), SinkTopicMissing),
     ("progress, and a topic made anew", found(records=False, known=KNOWN, topic_id="t2"), SinkTopicMissing),
@@ -66,7 +59,7 @@ S15: list[tuple[str, Found, Start | type[FloodmarkError]]] = [
 
 
 @pytest.mark.parametrize(("given", "expected"), [row[1:] for row in S15], ids=[row[0] for row in S15])
-def test_a_sink_starts_by_what_it_finds(given: Found, expected: Start | type[FloodmarkError]) -> None:
+def test_a_sink_starts_by_what_it_finds(given: StartupState, expected: Start | type[FloodmarkError]) -> None:
     if isinstance(expected, type):
         with pytest.raises(expected):
             decide_start(given)
@@ -76,7 +69,7 @@ def test_a_sink_starts_by_what_it_finds(given: Found, expected: Start | type[Flo
 
 def test_a_refusal_names_both_numbers() -> None:
     with pytest.raises(SinkBindingsMissing, match="since is 10, and timestamps from 4 on are needed"):
-        decide_start(found(records=True, known=KNOWN, bounds=Bounds(0, 10, 12)))
+        decide_start(found(records=True, known=KNOWN, bounds=SourceBounds(0, 10, 12)))
     with pytest.raises(SinkVersionOld, match="ours=1 theirs=2"):
         decide_start(found(records=True, known=replace(KNOWN, version=2)))
     with pytest.raises(SinkBindingsMissing, match=r"No persisted .* bindings for 's', refusing to append to 'out'"):
@@ -87,8 +80,10 @@ def test_by_choice_a_sink_appends_to_what_it_does_not_know() -> None:
     assert decide_start(found(records=True, known=None), append=True) == Begin("out")
 
 
-@pytest.mark.parametrize("bounds", [None, Bounds(0, 10, 12), Bounds(0, 0, 4)])
-def test_by_choice_a_sink_that_cannot_know_what_it_wrote_begins_elsewhere_and_says_why(bounds: Bounds | None) -> None:
+@pytest.mark.parametrize("bounds", [None, SourceBounds(0, 10, 12), SourceBounds(0, 0, 4)])
+def test_by_choice_a_sink_that_cannot_know_what_it_wrote_begins_elsewhere_and_says_why(
+    bounds: SourceBounds | None,
+) -> None:
     start = decide_start(found(records=True, known=KNOWN, bounds=bounds), on_missing_bindings="nonce", nonce="ab12")
     assert isinstance(start, BeginElsewhere)
     assert (start.topic, start.reason.code) == ("out-K-ab12", "sink-bindings-missing")
@@ -112,7 +107,7 @@ def test_a_sink_goes_on_in_the_topic_of_its_progress_if_that_is_its_own() -> Non
 def test_a_query_with_state_needs_the_timestamps_from_where_its_last_batch_began(
     stateful: bool, start: Spot, expected: int
 ) -> None:
-    assert needed_from(progress(place(s=start), place(s=(4, 20)), stateful=stateful), "s") == expected
+    assert first_needed_timestamp(progress(place(s=start), place(s=(4, 20)), stateful=stateful), "s") == expected
 
 
 # The codec.
@@ -137,14 +132,14 @@ OTHER_FORM = FULL.save().replace(b'"form":1', b'"form":2')
 @pytest.mark.parametrize("value", [b"", b"{}", b"[]", b"\xff", OTHER_FORM, FULL.save()[:-9]])
 def test_progress_that_cannot_be_read_is_an_error(value: bytes) -> None:
     with pytest.raises(SinkProgressInvalid):
-        newest("K", [(b"K", value)])
+        newest_progress("K", [(b"K", value)])
 
 
 def test_records_of_others_and_without_a_value_are_passed_over() -> None:
     later = replace(KNOWN, ends=place(s=(5, 30)), total=30)
     own = [(b"K", KNOWN.save()), (b"K", None), (b"K", later.save())]
-    assert newest("K", [(b"other", b"?"), (None, b"?"), *own, (b"K/1.0", b"?")]) == later
-    assert newest("K", [(b"other", b"?")]) is None
+    assert newest_progress("K", [(b"other", b"?"), (None, b"?"), *own, (b"K/1.0", b"?")]) == later
+    assert newest_progress("K", [(b"other", b"?")]) is None
 
 
 BACK = [
@@ -158,14 +153,14 @@ BACK = [
 @pytest.mark.parametrize("found", BACK)
 def test_progress_that_goes_back_is_an_error(found: Progress) -> None:
     with pytest.raises(SinkProgressInvalid, match="goes back"):
-        newest("K", [(b"K", KNOWN.save()), (b"K", found.save())])
+        newest_progress("K", [(b"K", KNOWN.save()), (b"K", found.save())])
 
 
 def test_progress_may_stay_and_begin_anew_in_another_topic() -> None:
     adopted = replace(KNOWN, query_id="q2")
-    assert newest("K", [(b"K", KNOWN.save()), (b"K", adopted.save())]) == adopted
+    assert newest_progress("K", [(b"K", KNOWN.save()), (b"K", adopted.save())]) == adopted
     anew = replace(KNOWN, topic="out-K-1", topic_id="t2", total=1, ends=place(s=(1, 1)))
-    assert newest("K", [(b"K", KNOWN.save()), (b"K", anew.save())]) == anew
+    assert newest_progress("K", [(b"K", KNOWN.save()), (b"K", anew.save())]) == anew
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "a\n", 7, "x" * 201])

@@ -15,21 +15,9 @@ from floodmark.errors import (
     SinkVersionOld,
     UnknownSink,
 )
-from floodmark.sinks import (
-    Batch,
-    Begin,
-    Bounds,
-    Drop,
-    OutRow,
-    Progress,
-    Resume,
-    Sink,
-    Sinks,
-    Start,
-    Write,
-    WriteFrom,
-    next_progress,
-)
+from floodmark.sinks import Batch, Begin, Drop, OutRow, Progress, Resume, Sink, Sinks, Start, Write, WriteFrom
+from floodmark.sinks.gate import advance_sources
+from floodmark.sinks.startup import SourceBounds
 from sink_places import progress
 from sink_process import bind, chain
 
@@ -45,10 +33,10 @@ class Kept:
     def __init__(self, known: Progress | None = None) -> None:
         self.progress = known
         self.rows: list[int] = []
-        self.seen: dict[str, Bounds] = {}
+        self.seen: dict[str, SourceBounds] = {}
         self.on_write: Callable[[], None] = lambda: None
 
-    def start(self, bounds: Callable[[Iterable[str]], Mapping[str, Bounds]]) -> Start:
+    def start(self, bounds: Callable[[Iterable[str]], Mapping[str, SourceBounds]]) -> Start:
         if self.progress is None:
             return Begin("out")
         self.seen = dict(bounds([*self.progress.ends, "unknown"]))
@@ -59,7 +47,7 @@ class Kept:
         for piece in rows:
             self.rows += [int(row[1]) for row in piece]
         known = self.progress or progress(batch.starts, batch.starts, stateful=batch.is_stateful, total=0)
-        self.progress = next_progress(known, batch, decision)
+        self.progress = advance_sources(known, batch, decision)
         return self.progress
 
     def close(self) -> None:
@@ -109,7 +97,7 @@ def test_what_a_sink_needs_is_not_compacted(home: Home) -> None:
     assert Kept(sink.progress).progress == sink.progress
     target = Kept(sink.progress)
     Sink(home, target).start()
-    assert target.seen == {"S": Bounds.of(bindings.source("S"))}, "one without bindings is left out"
+    assert target.seen == {"S": SourceBounds.of(bindings.source("S"))}, "one without bindings is left out"
     Sinks(home).drop("K")
     assert bindings.holds() == ()
     assert bindings.compact("S").since == bindings.durable("S") - 1

@@ -25,9 +25,10 @@ from floodmark.errors import (
     StreamDeleted,
     StreamSealed,
 )
-from floodmark.sinks import FAILPOINTS, BeginElsewhere, Drop, Sinks, StreamShape
-from floodmark.sinks._failpoints import (
+from floodmark.sinks import BeginElsewhere, Drop, Sinks, StreamShape
+from floodmark.sinks.target import (
     COMMITTED,
+    FAILPOINTS,
     FENCED,
     PROGRESS_FLUSHED,
     ROWS_FLUSHED,
@@ -533,7 +534,7 @@ def test_a_nested_schema_is_made_and_found_again(opened: Opened) -> None:
 def test_many_rows_do_not_wait_in_memory(
     query: Callable[..., StreamQuery], opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("floodmark.sinks._stream_target._FLUSH_BYTES", 1)
+    monkeypatch.setattr("floodmark.sinks.stream._FLUSH_BYTES", 1)
     parts: list[int] = []
 
     def count(at: str) -> None:

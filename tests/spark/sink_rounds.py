@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from floodmark.sinks import FAILPOINTS
+from floodmark.sinks.target import FAILPOINTS
 from floodmark.testing import KafkaBroker
 from sink_shop import KINDS, Shop, found
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 import floodmark as fm
-from floodmark.sinks._failpoints import SOME_ROWS_SENT
+from floodmark.sinks.target import SOME_ROWS_SENT
 from floodmark.spark import _sink_targets, _write_stream
 from sink_shop import frame
 from spark_feed import SHORT_LIVED

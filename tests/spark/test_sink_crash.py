@@ -3,7 +3,7 @@
 import signal
 from pathlib import Path
 
-from floodmark.sinks import FAILPOINTS
+from floodmark.sinks.target import FAILPOINTS
 from floodmark.testing import KafkaBroker
 from sink_rounds import Rounds
 from sink_shop import KINDS

@@ -14,7 +14,8 @@ from pyspark.sql import functions as F
 
 import floodmark as fm
 from floodmark.errors import InvalidOption, SinkTopicMissing, SinkTopicUnfit, StreamSealed
-from floodmark.sinks import FAILPOINTS, Sinks
+from floodmark.sinks import Sinks
+from floodmark.sinks.target import FAILPOINTS
 from floodmark.spark._sink_rows import RowForm
 from floodmark.spark._sink_targets import SinkOptions, spec_of
 from floodmark.streams import Stream, connect

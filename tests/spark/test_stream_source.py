@@ -9,7 +9,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from floodmark.bindings import AlignedReaders, BoundStream, SourceOffset
+from floodmark.bindings import BoundStream, SourceOffset
+from floodmark.bindings.coordination import AlignedReaders
 from floodmark.control import Home
 from floodmark.errors import (
     FloodmarkError,

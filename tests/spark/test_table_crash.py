@@ -12,7 +12,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from floodmark.errors import TableUnfit, UnknownTopic
-from floodmark.sinks._failpoints import COMMITTED, HOLD_ADVANCED, ROWS_FLUSHED
+from floodmark.sinks.target import COMMITTED, HOLD_ADVANCED, ROWS_FLUSHED
 from floodmark.testing import KafkaBroker
 from sink_shop import Shop
 from sink_shop import found as in_topic

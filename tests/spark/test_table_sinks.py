@@ -18,9 +18,8 @@ import floodmark as fm
 from floodmark.errors import FloodmarkError, InvalidOption, SinkProgressMissing, TableUnfit, UnsupportedFrame
 from floodmark.kafka import KafkaSettings
 from floodmark.sinks import Sinks
-from floodmark.sinks._closings import Closing, Part
-from floodmark.sinks._plain_producer import PlainProducer
-from floodmark.sinks._topic_log import TopicLog
+from floodmark.sinks.manifest.target import Manifest, ManifestPart
+from floodmark.sinks.manifest.topic import PlainProducer, TopicManifestLog
 from floodmark.testing import KafkaBroker
 from sink_shop import Shop
 from stream_feed import BASE, SECOND, StreamFeed
@@ -288,7 +287,7 @@ def test_rows_of_a_topic_that_came_twice_or_are_not_closed_are_left_out(
     spark: SparkSession, broker: KafkaBroker, topic_name: str
 ) -> None:
     settings = KafkaSettings.of(broker.servers)
-    log = TopicLog(settings, topic_name, "K", partitions=2)
+    log = TopicManifestLog(settings, topic_name, "K", partitions=2)
     log.make()
     log.open()
     assert log.newest() is None
@@ -301,7 +300,7 @@ def test_rows_of_a_topic_that_came_twice_or_are_not_closed_are_left_out(
     producer.put(topic_name, b"from somebody else", b"a", 0)
     source = f"kafka://{broker.servers}/{topic_name}"
     assert fm.read_closed(spark, source).count() == 0
-    assert log.add(Closing("K", 1, "t", "ab", (Part("ab.0.0", 2),)))
+    assert log.add(Manifest("K", 1, "t", "ab", (ManifestPart("ab.0.0", 2),)))
     found = sorted(tuple(row) for row in fm.read_closed(spark, source).selectExpr("value", "key").collect())
     assert found == [(b"1", b"a"), (b"2", None)]
     told = fm.read_closed(spark, source, sink="K", with_ts=True).selectExpr("value", "unix_micros(_ts)").collect()

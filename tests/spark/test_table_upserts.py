@@ -17,8 +17,8 @@ from pyspark.sql import functions as F
 
 import floodmark as fm
 from floodmark.sinks import Sinks
-from floodmark.sinks._delta_log import DeltaLog
-from floodmark.sinks._failpoints import BEFORE_BEGIN, COMMITTED, FENCED, HOLD_ADVANCED, ROWS_FLUSHED, STARTED
+from floodmark.sinks.manifest.delta import DeltaManifestLog
+from floodmark.sinks.target import BEFORE_BEGIN, COMMITTED, FENCED, HOLD_ADVANCED, ROWS_FLUSHED, STARTED
 from sink_feed import Injected, fail_at
 from stream_feed import BASE, SECOND, StreamFeed
 from table_changes import Changes, at_failpoint
@@ -202,15 +202,15 @@ def test_what_others_commit_in_between_is_seen_and_the_batch_is_evaluated_once(
 
 def _after_looking(patch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
     """Do something once, after a sink has looked at its table and before it reads files."""
-    look, left = DeltaLog.look, [act]
+    look, left = DeltaManifestLog.look, [act]
 
-    def looked(log: DeltaLog) -> Any:
+    def looked(log: DeltaManifestLog) -> Any:
         found = look(log)
         if left:
             left.pop()()
         return found
 
-    patch.setattr(DeltaLog, "look", looked)
+    patch.setattr(DeltaManifestLog, "look", looked)
 
 
 def _append(changes: Changes, *rows: tuple[str, str, int]) -> None:

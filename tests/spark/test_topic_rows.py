@@ -6,8 +6,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from floodmark.bindings import Bindings, BoundRange
-from floodmark.bindings._topic_times import Read, TopicTimes
+from floodmark.bindings import Bindings
+from floodmark.bindings.offsets import BoundRange
+from floodmark.bindings.topics.times import ReportedTime, ReportedTimes
 from floodmark.control import Home
 from floodmark.errors import HomeOutOfReach, ValueUndecodable
 from floodmark.kafka import Fetcher
@@ -54,7 +55,7 @@ def test_a_row_from_the_far_future_is_read_and_tells_nothing_of_time(feed: Topic
         feed.write(0, f'{{"at": {now}}}', f'{{"at": {now + 10**15}}}')
         found = rows(feed, tmp_path, [BoundRange(0, 0, 2, 10, {})], columns='["at"]', future="1 hour", **NUMBERS)
         assert [one["at"] for one in found] == [now, now + 10**15]
-        assert TopicTimes(home, "s").known() == {0: Read(now, 2)}
+        assert ReportedTimes(home, "s").known() == {0: ReportedTime(now, 2)}
 
 
 def test_batches_may_fall_anywhere(feed: TopicFeed) -> None:
@@ -82,12 +83,12 @@ def test_a_task_tells_the_home_the_greatest_time_and_how_far_it_has_read(feed: T
     feed.write(0, '{"at": 5}', '{"at": 9}', '{"at": 7}', "{}", None)
     with Home.open(tmp_path / "home") as home:
         Bindings(home).register("s", kind="kafka", identity=1)
-        times = TopicTimes(home, "s")
+        times = ReportedTimes(home, "s")
         rows(feed, tmp_path / "home", [BoundRange(0, 0, 1, 10, {})], columns='["_kafka_offset"]', **NUMBERS)
-        assert times.known() == {0: Read(5, 1)}, "also if nobody asks for the column"
+        assert times.known() == {0: ReportedTime(5, 1)}, "also if nobody asks for the column"
         for _ in range(2):
             rows(feed, tmp_path / "home", [BoundRange(0, 0, 2, 10, {}), BoundRange(0, 2, 5, 20, {})], **NUMBERS)
-        assert times.known() == {0: Read(9, 5)}
+        assert times.known() == {0: ReportedTime(9, 5)}
 
 
 def test_a_task_that_fails_tells_nothing_of_time(feed: TopicFeed, tmp_path: Path) -> None:
@@ -101,7 +102,7 @@ def test_a_task_that_fails_tells_nothing_of_time(feed: TopicFeed, tmp_path: Path
             "partition": 0,
             "offset": 1,
         }
-        assert TopicTimes(home, "s").known() == {}
+        assert ReportedTimes(home, "s").known() == {}
 
 
 def test_a_task_that_cannot_see_the_home_says_what_to_do(feed: TopicFeed, tmp_path: Path) -> None:

@@ -25,7 +25,8 @@ from floodmark.errors import (
     SinkVersionOld,
     UnsupportedFrame,
 )
-from floodmark.sinks import FAILPOINTS, TS_HEADER, Sinks
+from floodmark.sinks import TS_HEADER, Sinks
+from floodmark.sinks.target import FAILPOINTS
 from floodmark.testing import KafkaBroker
 from kafka_homes import CONSUMER, console
 from sink_feed import SinkFeed, fail_at

@@ -5,7 +5,6 @@
 | `DeltaCommits` | opens or makes a table, and commits to it under a name, each number once |
 | `AppCommit` | a commit that was made under a name, and what was said with it |
 | `StagedFile` | a Parquet file inside the table's directory that no commit names yet |
-| `differences` | says in what the columns of two schemas differ |
 
 The client is deltalake (delta-rs), which comes with `pip install "floodmark[delta]"`.
 """
@@ -22,8 +21,7 @@ except ImportError as error:
         package="deltalake",
     ) from error
 
-from floodmark.delta._commits import AppCommit, DeltaCommits
-from floodmark.delta._schemas import differences
-from floodmark.delta._staging import StagedFile
+from floodmark.delta.commits import AppCommit, DeltaCommits
+from floodmark.delta.staging import StagedFile
 
-__all__ = ["AppCommit", "DeltaCommits", "StagedFile", "differences"]
+__all__ = ["AppCommit", "DeltaCommits", "StagedFile"]

@@ -1,14 +1,9 @@
-"""Kafka, as the rooms above need it: settings with their secrets, topics and their ends, records, and values as Arrow.
+"""Kafka as the rooms above need it: settings, topics and their ends, records in and out, and values as Arrow.
 
-| name | does |
-|---|---|
-| `KafkaSettings` | where a cluster is, and how to get in |
-| `KafkaCluster` | asks and changes a cluster: topics, partitions, where they begin and end |
-| `Fetcher` | reads records of a partition |
-| `TransactionalProducer` | writes records that are seen together, or never |
-| `MarkRecord` | a record of a marks topic, which tells how far time has come in the topic beside it |
-
-The client is confluent-kafka, which comes with `pip install "floodmark[kafka]"`.
+`KafkaSettings` says where a cluster is, `KafkaCluster` asks and changes it, `Fetcher` reads a partition,
+`TransactionalProducer` writes, `MarkRecord` is a record of a marks topic, `codecs` decodes and encodes values.
+`streams`, `bindings`, `sinks` and `spark` import this room, and only when Kafka is used: it needs confluent-kafka
+(`pip install "floodmark[kafka]"`). It imports only `errors` and `_util`. Start with `cluster`.
 """
 
 from floodmark.errors import MissingPackage
@@ -23,24 +18,20 @@ except ImportError as error:
         package="confluent-kafka",
     ) from error
 
-from floodmark.kafka._cluster import KafkaCluster, TopicInfo
-from floodmark.kafka._fetch import Fetcher, Records
-from floodmark.kafka._json_decode import JsonDecoder
-from floodmark.kafka._json_encode import encode_json
-from floodmark.kafka._mark_records import MarkRecord, marks_topic_of
-from floodmark.kafka._settings import KafkaSettings
-from floodmark.kafka._transactions import Fenced, TransactionalProducer
+from floodmark.kafka.cluster import KafkaCluster, TopicInfo
+from floodmark.kafka.consumer import Fetcher, Records
+from floodmark.kafka.mark_records import MarkRecord, marks_topic_of
+from floodmark.kafka.producer import Fenced, TransactionalProducer
+from floodmark.kafka.settings import KafkaSettings
 
 __all__ = [
     "Fenced",
     "Fetcher",
-    "JsonDecoder",
     "KafkaCluster",
     "KafkaSettings",
     "MarkRecord",
     "Records",
     "TopicInfo",
     "TransactionalProducer",
-    "encode_json",
     "marks_topic_of",
 ]

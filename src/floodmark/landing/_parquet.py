@@ -18,8 +18,7 @@ import pyarrow.parquet as pq
 from pyarrow import types
 
 from floodmark._util.disk import sync_to_disk
-from floodmark.delta._staging import StagedFile
-from floodmark.delta._stats import stats_of
+from floodmark.delta.staging import StagedFile, file_statistics
 from floodmark.errors import FloodmarkError, TableFailed, TableUnfit
 from floodmark.landing._arrow_types import is_list
 from floodmark.landing._fit import Fitted, Fitting
@@ -187,7 +186,7 @@ class _Files:
                 status.st_size,
                 status.st_mtime_ns // 1_000_000,
                 file.rows,
-                stats_of(metadata),
+                file_statistics(metadata),
                 dict(zip(self._partition_by, partition, strict=True)),
             )
         )

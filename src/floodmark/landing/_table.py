@@ -19,7 +19,7 @@ from deltalake import Schema
 
 from floodmark.control import Home
 from floodmark.delta import DeltaCommits
-from floodmark.delta._staging import Staging
+from floodmark.delta.staging import Staging
 from floodmark.errors import TableConflict, TableFailed
 from floodmark.ingest import Ingestion, Job, Landed, Landing, Range, Row, Run
 from floodmark.ingest._calendar import day_number, zone_of

@@ -6,11 +6,13 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 
-from floodmark.bindings import Place, QueryReaders, SourceOffset, Stop
+from floodmark.bindings import SourceOffset
+from floodmark.bindings.coordination import QueryReaders
+from floodmark.bindings.offsets import BatchStop, QueryPosition
 from floodmark.control import Home
 from floodmark.errors import SinkCheckpointInvalid, SinkTimedOut
-from floodmark.sinks import Batch, Drop, Outcome, Progress, Start
-from floodmark.sinks._order import is_at_most
+from floodmark.sinks import Batch, BatchOutcome, Drop, Progress, Start
+from floodmark.sinks.gate import is_at_most
 from floodmark.spark._offset_log import OffsetLog
 from floodmark.spark._row_refusals import refused
 from floodmark.spark._stream_rows import open_home
@@ -26,10 +28,10 @@ class SinkWriter(Protocol):
     def start(self, query_id: str | None) -> Start:
         """Fence whoever wrote before, read what was written, and decide."""
 
-    def cuts(self, starts: Place | None, *, is_stateful: bool) -> tuple[Stop, ...]:
+    def cuts(self, starts: QueryPosition | None, *, is_stateful: bool) -> tuple[BatchStop, ...]:
         """Return where the batches of a query that goes on from `starts`, or begins, must end."""
 
-    def write(self, df: DataFrame, batch: Batch, watermarks: Mapping[str, int]) -> Outcome:
+    def write(self, df: DataFrame, batch: Batch, watermarks: Mapping[str, int]) -> BatchOutcome:
         """Write a batch unless it was written."""
 
     def close(self) -> None:
@@ -46,7 +48,7 @@ class StartedSink(Protocol):
     def start(self) -> Start:
         """Fence whoever wrote before, read what was written, and decide."""
 
-    def cuts(self, starts: Place | None, *, is_stateful: bool) -> tuple[Stop, ...]:
+    def cuts(self, starts: QueryPosition | None, *, is_stateful: bool) -> tuple[BatchStop, ...]:
         """Return where the batches of a query must end."""
 
     def close(self) -> None:
@@ -72,7 +74,7 @@ class WriterOver(Generic[S]):
         """Fence whoever wrote before, read what was written, and decide."""
         return self._sink.start()
 
-    def cuts(self, starts: Place | None, *, is_stateful: bool) -> tuple[Stop, ...]:
+    def cuts(self, starts: QueryPosition | None, *, is_stateful: bool) -> tuple[BatchStop, ...]:
         """Return where the batches of a query that goes on from `starts`, or begins, must end."""
         return self._sink.cuts(starts, is_stateful=is_stateful)
 
@@ -101,7 +103,7 @@ class SinkQuery:
     """The time keys of the target."""
     lag: int
     """How far its rows are behind the watermark, in microseconds."""
-    stops: tuple[Stop, ...] = ()
+    stops: tuple[BatchStop, ...] = ()
 
 
 class BatchSink:
@@ -113,7 +115,7 @@ class BatchSink:
         self._writer = writer
         self._log = OffsetLog(query.checkpoint)
         self._query_id: str | None = None
-        self._ended: tuple[int, Place] | None = None
+        self._ended: tuple[int, QueryPosition] | None = None
         self._passed = 0
 
     def __getstate__(self) -> dict[str, Any]:
@@ -160,7 +162,7 @@ class BatchSink:
         if self._query_id is None:
             self._query_id = self._log.query_id(spark)
         ends = place_of(self._log, self._readers(), query.sink, spark, number)
-        starts: Place
+        starts: QueryPosition
         if not number:
             starts = {source: first_of(self._readers(), query.sink, offset)[1] for source, offset in ends.items()}
         elif self._ended is not None and self._ended[0] == number - 1:
@@ -183,7 +185,7 @@ class BatchSink:
         return self._writer
 
 
-def place_of(log: OffsetLog, readers: QueryReaders, sink: str, spark: SparkSession, number: int) -> Place:
+def place_of(log: OffsetLog, readers: QueryReaders, sink: str, spark: SparkSession, number: int) -> QueryPosition:
     """Return where a batch of a query ends, in each of its sources, or refuse a checkpoint that is not the sink's."""
     found = log.offsets(spark, number)
     if found is None or any(offset is None for offset in found):

@@ -11,19 +11,9 @@ from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from floodmark._util.times import micros_in_unit
-from floodmark.bindings import (
-    AlignedReaders,
-    BindingHistory,
-    BoundRange,
-    Limits,
-    QueryReaders,
-    QueryStops,
-    SourceOffset,
-    before_stop,
-    bound_ranges,
-    next_offset,
-    offset_at,
-)
+from floodmark.bindings import BindingHistory, SourceOffset
+from floodmark.bindings.coordination import AlignedReaders, QueryReaders, QueryStops
+from floodmark.bindings.offsets import BatchLimits, BoundRange, bound_ranges, clip_to_stop, next_offset, offset_at_cut
 from floodmark.errors import HomeBusy, HomeUnusable, KafkaAway
 from floodmark.spark._bound import Bound, Pacing
 from floodmark.spark._query_hold import QueryHold
@@ -106,7 +96,7 @@ class BoundReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[B
             start = self._first(bound)
             first = SourceOffset(incarnation, None, {})
             if start is not None:
-                first = offset_at(bound.tick(at_once=True), incarnation, start)
+                first = offset_at_cut(bound.tick(at_once=True), incarnation, start)
             if self._settings.reader is not None:
                 self._query_readers().begin(self._settings.reader, bound.source, first)
             return first.save()
@@ -197,23 +187,25 @@ class BoundReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[B
 
     def _next(self, bound: B, history: BindingHistory, start: SourceOffset, limit: ReadLimit) -> SourceOffset:
         """Return where the next batch ends, or `start` if there is nothing new or others are to be waited for."""
-        limits: Limits | None = self._limits(bound, limit)
+        limits: BatchLimits | None = self._limits(bound, limit)
         if limits is not None and self._settings.align is not None:
             limits = self._aligned(bound, history, start, limits)
         return start if limits is None else next_offset(history, start, limits)
 
-    def _limits(self, bound: B, limit: ReadLimit) -> Limits:
+    def _limits(self, bound: B, limit: ReadLimit) -> BatchLimits:
         settings, end = self._settings, self._final(bound)
         if isinstance(limit, ReadAllAvailable):
-            return Limits(until=self._until, end=end)
+            return BatchLimits(until=self._until, end=end)
         key, unit = self._time_key(bound)
         most = settings.max_event_time
         event_time = None if most is None else (key, max(1, micros_in_unit(unit, most)))
-        return Limits(
+        return BatchLimits(
             rows=self._most_rows(bound), event_time=event_time, until=self._until, end=end, at_marks=settings.settle
         )
 
-    def _aligned(self, bound: B, history: BindingHistory, start: SourceOffset, limits: Limits) -> Limits | None:
+    def _aligned(
+        self, bound: B, history: BindingHistory, start: SourceOffset, limits: BatchLimits
+    ) -> BatchLimits | None:
         """Return the limits with what the others allow, or None if they are to be waited for."""
         key, unit = self._time_key(bound)
         together = AlignedReaders(open_home(self._location).home, self._settings.align or "")
@@ -253,7 +245,7 @@ class BoundReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[B
 def _within(stops: QueryStops, before: SourceOffset, after: SourceOffset) -> SourceOffset:
     """Return where a batch ends that must stop, or, where there is nothing to be read, settles."""
     if stops.left:
-        return before_stop(stops.source, stops.left, before, after)
+        return clip_to_stop(stops.source, stops.left, before, after)
     if after == before and stops.settles and before.watermarks and before.step == 0:
         # Windows come out in the batch after the one that has closed them, and Spark makes none by itself.
         return replace(before, step=1)

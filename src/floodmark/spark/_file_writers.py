@@ -11,10 +11,9 @@ from pyspark.sql import DataFrame
 
 from floodmark.bindings import Bindings
 from floodmark.control import Home
-from floodmark.sinks import Batch, Outcome, Sink, Sinks, Write, WriteFrom
-from floodmark.sinks._closing_target import ClosingLog, ClosingOptions, ClosingTarget, Run
-from floodmark.sinks._closings import Part
-from floodmark.sinks._failpoints import Failpoint, go_on
+from floodmark.sinks import Batch, BatchOutcome, Sink, Sinks, Write, WriteFrom
+from floodmark.sinks.manifest.target import AttemptWriter, ManifestLog, ManifestOptions, ManifestPart, ManifestTarget
+from floodmark.sinks.target import Failpoint, no_failpoint
 from floodmark.spark._batch_sink import WriterOver
 from floodmark.spark._sink_batches import known_times, newest_ts, rows_after
 from floodmark.spark._table_rows import TableForm, write_parquet
@@ -27,26 +26,26 @@ class FilesSpec:
     kind: Literal["delta", "file"]
     path: Path
     sink: str
-    options: ClosingOptions
+    options: ManifestOptions
     form: TableForm
-    failpoint: Failpoint = go_on
+    failpoint: Failpoint = no_failpoint
 
     def open(self, home: Home) -> "FileWriter":
         """Return the writer."""
         return FileWriter(home, self)
 
 
-class FileLogs(ClosingLog, Protocol):
+class FileLogs(ManifestLog, Protocol):
     """A log that closes files."""
 
     def begin(self, attempt: str) -> Path:
         """Return the directory in which the files of an attempt are to be written."""
 
-    def made(self, attempt: str) -> list[Part]:
+    def made(self, attempt: str) -> list[ManifestPart]:
         """Return the files that an attempt has made."""
 
 
-class FileWriter(WriterOver[Sink[Run]]):
+class FileWriter(WriterOver[Sink[AttemptWriter]]):
     """Lets Spark write the files of a batch, and closes them."""
 
     def __init__(self, home: Home, spec: FilesSpec) -> None:
@@ -54,7 +53,7 @@ class FileWriter(WriterOver[Sink[Run]]):
         self._spec = spec
         self._bindings = Bindings(home)
         self._log = _log_of(spec)
-        target = ClosingTarget(
+        target = ManifestTarget(
             self._log,
             spec.options,
             mode="atomic" if spec.kind == "delta" else "staged",
@@ -63,21 +62,21 @@ class FileWriter(WriterOver[Sink[Run]]):
         )
         super().__init__(Sink(home, target, failpoint=spec.failpoint))
 
-    def write(self, df: DataFrame, batch: Batch, watermarks: Mapping[str, int]) -> Outcome:
+    def write(self, df: DataFrame, batch: Batch, watermarks: Mapping[str, int]) -> BatchOutcome:
         """Write a batch unless it was written."""
         with ExitStack() as kept:
             run = partial(self._replace, kept) if self._spec.form.form.mode == "upsert" else self._append
             return self._sink.write(batch, partial(run, df, batch), watermarks=watermarks)
 
-    def _append(self, df: DataFrame, batch: Batch, decision: Write | WriteFrom) -> Run:
+    def _append(self, df: DataFrame, batch: Batch, decision: Write | WriteFrom) -> AttemptWriter:
         return partial(self._run, df, batch, decision)
 
-    def _replace(self, kept: ExitStack, df: DataFrame, batch: Batch, decision: Write | WriteFrom) -> Run:
-        from floodmark.sinks._delta_log import DeltaLog
+    def _replace(self, kept: ExitStack, df: DataFrame, batch: Batch, decision: Write | WriteFrom) -> AttemptWriter:
+        from floodmark.sinks.manifest.delta import DeltaManifestLog
         from floodmark.spark._table_upserts import Upsert
 
         form, log = self._spec.form, self._log
-        assert isinstance(log, DeltaLog)
+        assert isinstance(log, DeltaManifestLog)
         newest = form.newest(
             df,
             newest_ts(batch),
@@ -89,7 +88,7 @@ class FileWriter(WriterOver[Sink[Run]]):
         kept.callback(upsert.over)
         return upsert.run
 
-    def _run(self, df: DataFrame, batch: Batch, decision: Write | WriteFrom, attempt: str) -> list[Part]:
+    def _run(self, df: DataFrame, batch: Batch, decision: Write | WriteFrom, attempt: str) -> list[ManifestPart]:
         form, log = self._spec.form, self._log
         after = rows_after(decision, batch, form.form, self._bindings)
         told = known_times(form.form, batch, self.progress)
@@ -100,13 +99,13 @@ class FileWriter(WriterOver[Sink[Run]]):
 
 def _log_of(spec: FilesSpec) -> FileLogs:
     if spec.kind == "file":
-        from floodmark.sinks._file_log import FileLog
+        from floodmark.sinks.manifest.files import FileManifestLog
 
-        return FileLog(spec.path, spec.sink, spec.form.schema)
+        return FileManifestLog(spec.path, spec.sink, spec.form.schema)
     # Whoever writes elsewhere needs no client for Delta Lake.
-    from floodmark.sinks._delta_log import DeltaLog
+    from floodmark.sinks.manifest.delta import DeltaManifestLog
 
-    return DeltaLog(spec.path, spec.sink, spec.form.schema, replaces=spec.form.form.mode == "upsert")
+    return DeltaManifestLog(spec.path, spec.sink, spec.form.schema, replaces=spec.form.form.mode == "upsert")
 
 
 def _partition_by(log: FileLogs) -> tuple[str, ...]:

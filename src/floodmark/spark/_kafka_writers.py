@@ -11,29 +11,29 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from floodmark.bindings import Bindings, Limits, Stop, next_offset
-from floodmark.bindings._places import load_place, save_place
+from floodmark.bindings import Bindings
+from floodmark.bindings.offsets import BatchLimits, BatchStop, load_query_position, next_offset, save_query_position
 from floodmark.control import Home
 from floodmark.kafka import KafkaSettings
 from floodmark.sinks import (
     Batch,
+    BatchOutcome,
+    CommitPoint,
     GroupedSink,
     GroupedTarget,
     GroupLayout,
     GroupResult,
     GroupWriter,
     KafkaTarget,
-    Outcome,
     Sink,
     Start,
-    Step,
     TargetOptions,
     Write,
     WriteFrom,
 )
-from floodmark.sinks._failpoints import Failpoint, go_on
-from floodmark.sinks._gate import Cut, misaligned
-from floodmark.sinks._out_rows import OutRows, RowColumns
+from floodmark.sinks.gate import SplitAt, misaligned_error
+from floodmark.sinks.kafka.rows import OutRows, RowColumns
+from floodmark.sinks.target import Failpoint, no_failpoint
 from floodmark.spark._batch_sink import WriterOver
 from floodmark.spark._packed_rows import brought, packed, pieces_of, unpacked
 from floodmark.spark._sink_batches import known_times, newest_ts, rows_after
@@ -55,7 +55,7 @@ class KafkaSpec:
     form: RowForm
     groups: int | None = None
     """How many tasks write at a time; None for the driver alone."""
-    failpoint: Failpoint = go_on
+    failpoint: Failpoint = no_failpoint
 
     def open(self, home: Home) -> "AtomicWriter | ParallelWriter":
         """Return the writer."""
@@ -72,7 +72,7 @@ class AtomicWriter(WriterOver[Sink[Iterable[OutRows]]]):
         target = KafkaTarget(spec.settings, spec.topic, spec.sink, spec.options, failpoint=spec.failpoint)
         super().__init__(Sink(home, target, failpoint=spec.failpoint))
 
-    def write(self, df: DataFrame, batch: Batch, watermarks: Mapping[str, int]) -> Outcome:
+    def write(self, df: DataFrame, batch: Batch, watermarks: Mapping[str, int]) -> BatchOutcome:
         """Write a batch unless it was written."""
         split = self._split(batch)
         rows = partial(self._rows, df, batch, ordered=split is not None)
@@ -85,7 +85,7 @@ class AtomicWriter(WriterOver[Sink[Iterable[OutRows]]]):
         records = spec.form.records(df, newest_ts(batch), after=after, ordered=ordered, told=told)
         return unpacked(brought(packed(records)))
 
-    def _split(self, batch: Batch) -> Callable[[int], Step] | None:
+    def _split(self, batch: Batch) -> Callable[[int], CommitPoint] | None:
         """Return at which place a timestamp ends, if transactions may end there."""
         options = self._spec.options
         if options.max_rows is None and options.max_bytes is None:
@@ -96,7 +96,7 @@ class AtomicWriter(WriterOver[Sink[Iterable[OutRows]]]):
         history = self._bindings.history(source)
 
         # How far time has come is told at the end of the batch.
-        return lambda ts: Step({source: next_offset(history, start, Limits(until=ts))})
+        return lambda ts: CommitPoint({source: next_offset(history, start, BatchLimits(until=ts))})
 
 
 class ParallelWriter(WriterOver[GroupedSink]):
@@ -113,7 +113,7 @@ class ParallelWriter(WriterOver[GroupedSink]):
         """Fence the driver and all groups, read what was written, and decide."""
         return self._sink.start(query_id)
 
-    def write(self, df: DataFrame, batch: Batch, watermarks: Mapping[str, int]) -> Outcome:
+    def write(self, df: DataFrame, batch: Batch, watermarks: Mapping[str, int]) -> BatchOutcome:
         """Write a batch unless it was written."""
         return self._sink.write(batch, partial(self._run, df, batch), watermarks=watermarks)
 
@@ -128,7 +128,10 @@ class ParallelWriter(WriterOver[GroupedSink]):
         grouped = placed.repartitionById(layout.groups, F.pmod("partition", F.lit(layout.groups)))
         write = partial(_write_group, list(writers), batch, spec.failpoint)
         found = grouped.mapInArrow(write, _RESULT).collect()
-        return [GroupResult(row.of_group, load_place(json.loads(row.ends)), row.written, row.total) for row in found]
+        return [
+            GroupResult(row.of_group, load_query_position(json.loads(row.ends)), row.written, row.total)
+            for row in found
+        ]
 
 
 def _write_group(
@@ -144,11 +147,11 @@ def _write_group(
 
     def rows(decision: Write | WriteFrom) -> Iterator[RowColumns]:
         if isinstance(decision, WriteFrom):
-            raise misaligned(Cut((Stop(decision.after, in_one=False),)), batch)
+            raise misaligned_error(SplitAt((BatchStop(decision.after, in_one=False),)), batch)
         return map(RowColumns.of, pieces_of(records))
 
     done = writer.write(rows, batch, failpoint=failpoint)
-    ends = json.dumps(save_place(done.ends))
+    ends = json.dumps(save_query_position(done.ends))
     columns = (("of_group", pa.int32(), done.group), ("ends", pa.string(), ends))
     counts = (("written", pa.int64(), done.rows), ("total", pa.int64(), done.total))
     arrays = {name: pa.array([value], kind) for name, kind, value in (*columns, *counts)}

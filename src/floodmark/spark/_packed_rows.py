@@ -6,7 +6,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from floodmark.sinks._out_rows import RowColumns
+from floodmark.sinks.kafka.rows import RowColumns
 
 _CELL: Final = "records BINARY"
 _EXECUTION: Final = "spark.sql.execution.id"

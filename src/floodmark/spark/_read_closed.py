@@ -12,8 +12,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from floodmark.errors import InvalidOption, TableUnfit, UnknownTopic
-from floodmark.sinks._file_log import about, closings
-from floodmark.sinks._out_rows import TS_HEADER
+from floodmark.sinks.kafka.rows import TS_HEADER
+from floodmark.sinks.manifest.files import read_directory_info, read_manifests
 from floodmark.spark._sink_rows import TS
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def read_closed(
 
 
 def _of_directory(spark: SparkSession, path: Path, sink: str | None) -> DataFrame:
-    told = about(path)
+    told = read_directory_info(path)
     if told is None:
         raise TableUnfit(
             f"There is nothing in {path} that says which rows are closed.",
@@ -91,7 +91,7 @@ def _of_directory(spark: SparkSession, path: Path, sink: str | None) -> DataFram
             table=str(path),
         )
     schema = StructType.fromJson(json.loads(told["schema"]))
-    parts = [part for record in closings(path, None if sink is None else [sink]) for part in record.parts]
+    parts = [part for record in read_manifests(path, None if sink is None else [sink]) for part in record.parts]
     files = [f"file://{_escaped(str(path))}/{part.name}" for part in parts]
     return spark.read.schema(schema).parquet(*files) if files else spark.createDataFrame([], schema)
 
@@ -100,8 +100,8 @@ def _of_topic(
     spark: SparkSession, settings: "KafkaSettings", topic: str, progress_topic: str | None, sink: str | None
 ) -> DataFrame:
     from floodmark.kafka import KafkaCluster
-    from floodmark.sinks._topic_log import closed_tasks
-    from floodmark.sinks._topic_shape import progress_topic_of
+    from floodmark.sinks.kafka.topics import progress_topic_of
+    from floodmark.sinks.manifest.topic import closed_tasks
 
     cluster = KafkaCluster(settings)
     known = cluster.find_topic(topic)
@@ -134,7 +134,7 @@ def _fetch(
 ) -> Iterator[pa.RecordBatch]:
     """As a task, return the rows of ranges that were sent by tasks that count."""
     from floodmark.kafka import Fetcher
-    from floodmark.sinks._plain_producer import INDEX_HEADER, TASK_HEADER
+    from floodmark.sinks.manifest.topic import INDEX_HEADER, TASK_HEADER
 
     # Rows that are in no transaction need not wait for others that are.
     fetcher = Fetcher(settings, committed=False)

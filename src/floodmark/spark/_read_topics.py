@@ -16,7 +16,7 @@ from floodmark.spark._read_stream import LateRows, _followed, _judged, _needed
 from floodmark.spark._support import require_supported
 
 if TYPE_CHECKING:
-    from floodmark.bindings._topic_marks import MarksChoice
+    from floodmark.bindings.topics.times import MarksChoice
     from floodmark.spark._topic_settings import OnBadValue, ValueFormat
 
 

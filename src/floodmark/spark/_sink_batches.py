@@ -1,9 +1,9 @@
 """What the rows of a batch must be told from: what was written, and what readers were told of time."""
 
-from floodmark.bindings import Bindings, Stop
+from floodmark.bindings import Bindings
+from floodmark.bindings.offsets import BatchStop
 from floodmark.sinks import Batch, Progress, Write, WriteFrom
-from floodmark.sinks._gate import Cut, misaligned
-from floodmark.sinks._order import is_same
+from floodmark.sinks.gate import SplitAt, is_same, misaligned_error
 from floodmark.spark._sink_rows import RowForm
 
 
@@ -28,4 +28,4 @@ def rows_after(decision: Write | WriteFrom, batch: Batch, form: RowForm, binding
         ((source, after),) = decision.after.items()
         if after.is_at_end_of_ts(bindings.history(source)):
             return after.ts
-    raise misaligned(Cut((Stop(decision.after, in_one=False),)), batch)
+    raise misaligned_error(SplitAt((BatchStop(decision.after, in_one=False),)), batch)

@@ -9,7 +9,7 @@ from pyspark.sql.types import StructType
 
 from floodmark._util.text import did_you_mean
 from floodmark.errors import InvalidOption
-from floodmark.sinks._startup import OnMissingBindings
+from floodmark.sinks.startup import OnMissingBindings
 from floodmark.spark._batch_sink import SinkSpec
 from floodmark.spark._sink_rows import RowForm
 
@@ -85,7 +85,7 @@ def _stream(stream: str, sink: str, form: RowForm, options: SinkOptions, schema:
 
 
 def _files(to: str, sink: str, form: RowForm, options: SinkOptions, schema: StructType) -> SinkSpec:
-    from floodmark.sinks._closing_target import ClosingOptions
+    from floodmark.sinks.manifest.target import ManifestOptions
     from floodmark.spark._file_writers import FilesSpec
     from floodmark.spark._table_rows import TableForm
 
@@ -109,11 +109,11 @@ def _files(to: str, sink: str, form: RowForm, options: SinkOptions, schema: Stru
             value=form.mode,
         )
     rows = TableForm.of(schema, form, with_ts=options.with_ts or kind == "file")
-    return FilesSpec(kind, Path(path), sink, ClosingOptions(options.version, options.append), rows)
+    return FilesSpec(kind, Path(path), sink, ManifestOptions(options.version, options.append), rows)
 
 
 def _staged_kafka(to: str, sink: str, form: RowForm, options: SinkOptions) -> SinkSpec:
-    from floodmark.sinks._closing_target import ClosingOptions
+    from floodmark.sinks.manifest.target import ManifestOptions
     from floodmark.spark._staged_topic import StagedTopicSpec
 
     _refuse_others(options, "staged rows", "parallel", "max_rows", "max_bytes")
@@ -122,7 +122,7 @@ def _staged_kafka(to: str, sink: str, form: RowForm, options: SinkOptions) -> Si
         settings,
         topic,
         sink,
-        ClosingOptions(options.version, options.append),
+        ManifestOptions(options.version, options.append),
         form,
         partitions=options.partitions or 1,
         progress_topic=options.progress_topic,

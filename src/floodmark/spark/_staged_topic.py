@@ -17,13 +17,11 @@ from pyspark.sql import DataFrame
 from floodmark.bindings import Bindings
 from floodmark.control import Home
 from floodmark.kafka import KafkaSettings
-from floodmark.sinks import Batch, Outcome, OutRow, Sink, Sinks, Write, WriteFrom
-from floodmark.sinks._closing_target import ClosingOptions, ClosingTarget, Run
-from floodmark.sinks._closings import Part
-from floodmark.sinks._failpoints import SOME_ROWS_SENT, Failpoint, go_on
-from floodmark.sinks._out_rows import RowColumns
-from floodmark.sinks._plain_producer import PlainProducer
-from floodmark.sinks._topic_log import TopicLog
+from floodmark.sinks import Batch, BatchOutcome, OutRow, Sink, Sinks, Write, WriteFrom
+from floodmark.sinks.kafka.rows import RowColumns
+from floodmark.sinks.manifest.target import AttemptWriter, ManifestOptions, ManifestPart, ManifestTarget
+from floodmark.sinks.manifest.topic import PlainProducer, TopicManifestLog
+from floodmark.sinks.target import SOME_ROWS_SENT, Failpoint, no_failpoint
 from floodmark.spark._batch_sink import WriterOver
 from floodmark.spark._packed_rows import pieces_of
 from floodmark.spark._sink_batches import known_times, newest_ts, rows_after
@@ -39,45 +37,45 @@ class StagedTopicSpec:
     settings: KafkaSettings
     topic: str
     sink: str
-    options: ClosingOptions
+    options: ManifestOptions
     form: RowForm
     partitions: int = 1
     progress_topic: str | None = None
     linger: float = 0.01
     timeout: float = 60.0
-    failpoint: Failpoint = go_on
+    failpoint: Failpoint = no_failpoint
 
     def open(self, home: Home) -> "StagedTopicWriter":
         """Return the writer."""
         return StagedTopicWriter(home, self)
 
 
-class StagedTopicWriter(WriterOver[Sink[Run]]):
+class StagedTopicWriter(WriterOver[Sink[AttemptWriter]]):
     """Lets tasks send the rows of a batch, and closes it when all have."""
 
     def __init__(self, home: Home, spec: StagedTopicSpec) -> None:
         """Write as the spec says; nothing is asked of Kafka before `start`."""
         self._spec = spec
         self._bindings = Bindings(home)
-        log = TopicLog(
+        log = TopicManifestLog(
             spec.settings, spec.topic, spec.sink, partitions=spec.partitions, progress_topic=spec.progress_topic
         )
-        target = ClosingTarget(
+        target = ManifestTarget(
             log, spec.options, known=lambda: Sinks(home).get(spec.sink).progress, failpoint=spec.failpoint
         )
         super().__init__(Sink(home, target, failpoint=spec.failpoint))
 
-    def write(self, df: DataFrame, batch: Batch, watermarks: Mapping[str, int]) -> Outcome:
+    def write(self, df: DataFrame, batch: Batch, watermarks: Mapping[str, int]) -> BatchOutcome:
         """Write a batch unless it was written."""
         return self._sink.write(batch, lambda decision: partial(self._run, df, batch, decision), watermarks=watermarks)
 
-    def _run(self, df: DataFrame, batch: Batch, decision: Write | WriteFrom, attempt: str) -> list[Part]:
+    def _run(self, df: DataFrame, batch: Batch, decision: Write | WriteFrom, attempt: str) -> list[ManifestPart]:
         form = self._spec.form
         after = rows_after(decision, batch, form, self._bindings)
         told = known_times(form, batch, self.progress)
         records = form.records(df, newest_ts(batch), after=after, told=told)
         found = records.mapInArrow(partial(_send, self._spec, attempt), _RESULT).collect()
-        return [Part(row.task, row.sent) for row in found if row.sent]
+        return [ManifestPart(row.task, row.sent) for row in found if row.sent]
 
 
 def _send(spec: StagedTopicSpec, attempt: str, records: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

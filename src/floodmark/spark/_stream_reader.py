@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from floodmark.bindings import BoundRange, BoundStream
+from floodmark.bindings import BoundStream
+from floodmark.bindings.offsets import BoundRange
 from floodmark.spark._bound_reader import BoundReader, parts_of
 from floodmark.spark._stream_bounds import Bounds
 from floodmark.spark._stream_rows import Mark, RangePart, open_home, read_part

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from floodmark._util.text import did_you_mean
 from floodmark._util.times import UNITS_PER_SECOND
-from floodmark.bindings import BoundRange
+from floodmark.bindings.offsets import BoundRange
 from floodmark.control import Home
 from floodmark.errors import HomeMissing, HomeOutOfReach, UnknownColumn
 from floodmark.spark._stream_settings import ReadSettings

@@ -7,7 +7,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from floodmark._util.times import time_in_unit
-from floodmark.bindings import BoundStream, Limits, SourceOffset, bound_ranges, next_offset, offset_at
+from floodmark.bindings import BoundStream, SourceOffset
+from floodmark.bindings.offsets import BatchLimits, bound_ranges, next_offset, offset_at_cut
 from floodmark.errors import SchemaInvalid
 from floodmark.spark._bound_reader import parts_of
 from floodmark.spark._stream_bounds import Bounds
@@ -95,8 +96,8 @@ class SnapshotReader(DataSourceReader):
             history = bound.history()
             until = history.check_valid(time_in_unit(time_from(settings.as_of, "asOf"), "us"))
         cut = bounds.start(bound)
-        start = SourceOffset("", None, {}) if cut is None else offset_at(history, "", bound.ends_at(cut))
-        end = next_offset(history, start, Limits(until=until, end=bounds.end(bound)))
+        start = SourceOffset("", None, {}) if cut is None else offset_at_cut(history, "", bound.ends_at(cut))
+        end = next_offset(history, start, BatchLimits(until=until, end=bounds.end(bound)))
         return parts_of(bound_ranges(history, start, end), settings.rows_per_task, bounds.rows) or [RangePart(())]
 
     def read(self, partition: RangePart) -> Any:  # type: ignore[override]

@@ -15,8 +15,8 @@ from floodmark.control import Home
 from floodmark.errors import InvalidOption
 from floodmark.sinks import (
     Batch,
+    BatchOutcome,
     KeyedRows,
-    Outcome,
     Sink,
     StreamShape,
     StreamTarget,
@@ -24,7 +24,7 @@ from floodmark.sinks import (
     Write,
     WriteFrom,
 )
-from floodmark.sinks._failpoints import Failpoint, go_on
+from floodmark.sinks.target import Failpoint, no_failpoint
 from floodmark.spark._batch_sink import WriterOver
 from floodmark.spark._columns import EVENT_TIME, column_of, quoted
 from floodmark.spark._packed_rows import batches_in, brought, packed
@@ -54,7 +54,7 @@ class StreamSpec:
     """The time keys whose times are the last moments of windows."""
     client: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Options of Kafka's client."""
-    failpoint: Failpoint = go_on
+    failpoint: Failpoint = no_failpoint
 
     def open(self, home: Home) -> "StreamWriter":
         """Return the writer."""
@@ -116,7 +116,7 @@ class StreamWriter(WriterOver[Sink[Iterable[KeyedRows]]]):
         target = StreamTarget(streams, spec.stream, spec.shape, spec.sink, spec.options, failpoint=spec.failpoint)
         super().__init__(Sink(home, target, failpoint=spec.failpoint))
 
-    def write(self, df: DataFrame, batch: Batch, watermarks: Mapping[str, int]) -> Outcome:
+    def write(self, df: DataFrame, batch: Batch, watermarks: Mapping[str, int]) -> BatchOutcome:
         """Write a batch unless it was written."""
         # A window that ends at the watermark may still come: its last moment is before that.
         told = {key: time - (key in self._spec.windows) for key, time in watermarks.items()}

@@ -18,8 +18,8 @@ from pyspark.sql.types import DataType, DateType, IntegralType, StringType, Time
 from floodmark.delta import DeltaCommits
 from floodmark.errors import TableConflict, TableUnfit
 from floodmark.landing._live import LiveFile, live_files, may_be_within
-from floodmark.sinks._closings import Part
-from floodmark.sinks._delta_log import DeltaLog
+from floodmark.sinks.manifest.delta import DeltaManifestLog
+from floodmark.sinks.manifest.target import ManifestPart
 from floodmark.spark._columns import column_of
 from floodmark.spark._merge import FILE, frame_of
 from floodmark.spark._table_rows import IS_THERE, write_parquet
@@ -34,14 +34,14 @@ _ROWS_OF_FILE: Final = 1_000_000
 class Upsert:
     """One batch that is put into a table: of each key the row that is to be there, or that none is to be."""
 
-    def __init__(self, newest: DataFrame, keys: Sequence[str], log: DeltaLog) -> None:
+    def __init__(self, newest: DataFrame, keys: Sequence[str], log: DeltaManifestLog) -> None:
         """Put rows, as TableForm.newest has them, in the place of those with the same keys."""
         self._newest = newest.persist()
         self._keys = list(keys)
         self._log = log
         self._told: Row | None = None
 
-    def run(self, attempt: str) -> list[Part]:
+    def run(self, attempt: str) -> list[ManifestPart]:
         """Write the files of an attempt, and return how many rows it puts in place: those deleted do not count."""
         told = self._told = self._told or self._evaluated()
         if not told[_KEYS]:

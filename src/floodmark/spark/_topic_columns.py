@@ -8,9 +8,8 @@ from pyspark.sql.types import StructType
 
 from floodmark._util.text import did_you_mean
 from floodmark.errors import InvalidOption, SchemaInvalid, UnknownColumn
-from floodmark.kafka._avro_decode import AvroDecoder
-from floodmark.kafka._avro_schema import schema_of_avro
-from floodmark.kafka._json_decode import JsonDecoder
+from floodmark.kafka.codecs.avro import AvroDecoder, schema_of_avro
+from floodmark.kafka.codecs.json_decoder import JsonDecoder
 from floodmark.spark._stream_rows import IS_MARK
 from floodmark.spark._topic_settings import TopicSettings
 from floodmark.streams._ddl import parse_ddl

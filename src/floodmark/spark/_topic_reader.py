@@ -6,16 +6,8 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceReader
 
 from floodmark._util.times import time_in_unit
-from floodmark.bindings import (
-    BindingHistory,
-    BoundRange,
-    BoundTopics,
-    Limits,
-    SourceOffset,
-    bound_ranges,
-    next_offset,
-    offset_at,
-)
+from floodmark.bindings import BindingHistory, BoundTopics, SourceOffset
+from floodmark.bindings.offsets import BatchLimits, BoundRange, bound_ranges, next_offset, offset_at_cut
 from floodmark.kafka import KafkaCluster
 from floodmark.spark._bound_reader import BoundReader, parts_of
 from floodmark.spark._stream_rows import Mark, open_home
@@ -85,10 +77,10 @@ class TopicSnapshotReader(DataSourceReader):
         else:
             history = bound.history()
             until = history.check_valid(time_in_unit(time_from(settings.as_of, "asOf"), "us"))
-        start = offset_at(history, "", bound.place(settings.starting_offsets))
+        start = offset_at_cut(history, "", bound.place(settings.starting_offsets))
         end = None if settings.ending_offsets == "latest" else bound.place(settings.ending_offsets, "endingOffsets")
         if history.upper > history.origin:
-            last = next_offset(history, start, Limits(until=until, end=end))
+            last = next_offset(history, start, BatchLimits(until=until, end=end))
         else:
             last = SourceOffset("", None, {})
         parts = topic_parts(bound, settings, bound_ranges(history, start, last), None)

@@ -9,14 +9,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import Message
 
-from floodmark.bindings import BoundRange
-from floodmark.bindings._topic_partitions import place_of
-from floodmark.bindings._topic_times import Read, TopicTimes
+from floodmark.bindings.offsets import BoundRange
+from floodmark.bindings.topics.partitions import split_partition
+from floodmark.bindings.topics.times import ReportedTime, ReportedTimes
 from floodmark.control import Home
 from floodmark.errors import HomeMissing, HomeOutOfReach, ValueUndecodable
 from floodmark.kafka import Fetcher, Records
-from floodmark.kafka._collector import collector_paused
-from floodmark.kafka._dead_letters import DeadLetters
+from floodmark.kafka.consumer import collector_paused
+from floodmark.kafka.producer import DeadLetters
 from floodmark.spark._stream_rows import IS_MARK, Mark, RangePart, open_home
 from floodmark.spark._topic_columns import BAD, EVENT_TIME, HEADERS, MICROS, PREFIX, arrow_schema, decoder_of
 from floodmark.spark._topic_columns import event_time_column as event_time_column_of
@@ -43,7 +43,7 @@ def read_topic_part(location: str, settings: TopicSettings, part: TopicPart) -> 
         yield _mark_row(settings, schema, part.mark)
     if not part.ranges:
         return
-    place, partition = place_of(part.ranges[0].partition)
+    place, partition = split_partition(part.ranges[0].partition)
     topic, first, end = settings.topics[place], part.ranges[0].first, part.ranges[-1].end
     # Only who reads times out of values tells the home of them.
     home = None if settings.timestamp_column is None else _home(location)
@@ -54,7 +54,7 @@ def read_topic_part(location: str, settings: TopicSettings, part: TopicPart) -> 
         if batch.num_rows:
             yield batch
     if home is not None:
-        TopicTimes(home, part.source).report({part.ranges[0].partition: Read(rows.newest, end)})
+        ReportedTimes(home, part.source).report({part.ranges[0].partition: ReportedTime(rows.newest, end)})
 
 
 def _home(location: str) -> Home:

@@ -6,7 +6,7 @@ from typing import Any, Final, Literal, get_args
 
 from floodmark._util.times import duration_micros
 from floodmark.bindings import TimeRule
-from floodmark.bindings._topic_marks import MarksChoice
+from floodmark.bindings.topics.times import MarksChoice
 from floodmark.errors import InvalidOption
 from floodmark.kafka import KafkaSettings
 from floodmark.spark._options import require_no_others, require_one_of

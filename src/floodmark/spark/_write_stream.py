@@ -11,10 +11,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from floodmark._util.times import Duration, duration_micros
-from floodmark.bindings import QueryReaders
+from floodmark.bindings.coordination import QueryReaders
 from floodmark.control import Home
 from floodmark.errors import InvalidOption, SinkInputUnbound
-from floodmark.sinks._startup import OnMissingBindings
+from floodmark.sinks.startup import OnMissingBindings
 from floodmark.spark._batch_sink import BatchSink, SinkQuery, place_of
 from floodmark.spark._columns import EVENT_TIME, quoted, require_streaming
 from floodmark.spark._offset_log import OffsetLog

@@ -17,7 +17,7 @@ from floodmark._util.codec import from_json
 from floodmark.control import Home
 from floodmark.errors import FloodmarkError
 from floodmark.kafka import Fenced, KafkaSettings, TransactionalProducer
-from floodmark.kafka._failures import learn_partitions
+from floodmark.kafka.errors import await_partitions
 from floodmark.streams._catalog import Catalog, StreamInfo, check_not_sealed
 from floodmark.streams._events import Events
 from floodmark.streams._positions import load_position
@@ -161,7 +161,7 @@ class _Producer(TransactionalProducer):
 
         segments = events.segments(stream.layout)
         try:
-            learn_partitions(self.client, topic, int(segments.max()) + 1, _LEARN_SECONDS)
+            await_partitions(self.client, topic, int(segments.max()) + 1, _LEARN_SECONDS)
         except KafkaException as error:
             raise self.failure(error.args[0], f"writing to {topic}") from error
         for place in np.argsort(segments, kind="stable").tolist():

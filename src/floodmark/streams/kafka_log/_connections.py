@@ -6,7 +6,7 @@ from typing import Final
 
 from floodmark.errors import TopicRecreated
 from floodmark.kafka import Fetcher, KafkaCluster, KafkaSettings
-from floodmark.kafka._settings import MOST_BYTES
+from floodmark.kafka.settings import MAX_RECORD_BYTES
 from floodmark.streams._catalog import StreamInfo
 from floodmark.streams._log_place import LogPlace
 from floodmark.streams.kafka_log._sending import UNKNOWN, Flight, Sender
@@ -16,7 +16,7 @@ TOPIC_SETTINGS: Final = {
     "retention.ms": "-1",
     "retention.bytes": "-1",
     "unclean.leader.election.enable": "false",
-    "max.message.bytes": str(MOST_BYTES),
+    "max.message.bytes": str(MAX_RECORD_BYTES),
 }
 """A stream keeps its events; what it has acknowledged is not given up for the sake of a quick restart."""
 

@@ -7,7 +7,9 @@ import numpy as np
 import pyarrow as pa
 
 from floodmark.errors import ValueUndecodable
-from floodmark.kafka import JsonDecoder, Records, encode_json
+from floodmark.kafka import Records
+from floodmark.kafka.codecs.json_decoder import JsonDecoder
+from floodmark.kafka.codecs.json_encoder import encode_json
 from floodmark.streams._catalog import StreamInfo
 from floodmark.streams._events import PAYLOAD_SCHEMA, Events
 from floodmark.streams._log import Author, Chunk

@@ -9,8 +9,8 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from floodmark.kafka import KafkaSettings
-from floodmark.kafka._failures import LastError, failure, learn_partitions, new_client
-from floodmark.kafka._settings import MOST_BYTES
+from floodmark.kafka.errors import LastClientError, await_partitions, new_client, translate_error
+from floodmark.kafka.settings import MAX_RECORD_BYTES
 from floodmark.streams.kafka_log._records import Header
 
 _POLL_SECONDS: Final = 0.1
@@ -45,7 +45,7 @@ class Flight:
 
     __slots__ = ("_arrived", "_left", "_said", "_settings", "_topic", "ends", "failures")
 
-    def __init__(self, topic: str, settings: KafkaSettings, said: LastError) -> None:
+    def __init__(self, topic: str, settings: KafkaSettings, said: LastClientError) -> None:
         self.ends: dict[int, int] = {}
         self.failures: dict[KafkaError | None, Any] = {}
         self._left: set[int] = set()
@@ -77,10 +77,10 @@ class Flight:
         """
         doing = f"writing to the topic {self._topic}"
         if not self._arrived.wait(seconds):
-            raise failure(KafkaError(KafkaError._TIMED_OUT), doing, self._settings, self._said.error)
+            raise translate_error(KafkaError(KafkaError._TIMED_OUT), doing, self._settings, self._said.error)
         for error in self.failures:
             if error is not None:
-                raise failure(_reason(error, self._said), doing, self._settings)
+                raise translate_error(_reason(error, self._said), doing, self._settings)
         return self.ends
 
     def is_known(self, partition: int) -> bool:
@@ -97,7 +97,7 @@ class Sender:
     def __init__(self, settings: KafkaSettings) -> None:
         """Connect to the cluster."""
         self._settings = settings
-        self._said = LastError()
+        self._said = LastClientError()
         self._lock = threading.Lock()
         self._is_closed = False
         self._has_failed = False
@@ -129,7 +129,7 @@ class Sender:
                     producer.poll(_FULL_SECONDS)
                 except KafkaException as error:
                     problem = _reason(error.args[0], said)
-                    raise failure(problem, f"writing to the topic {topic}", self._settings) from error
+                    raise translate_error(problem, f"writing to the topic {topic}", self._settings) from error
         return flight
 
     def close(self) -> None:
@@ -144,7 +144,7 @@ class Sender:
         """Return the producer; after an error that it could not get over, a new one."""
         with self._lock:
             if self._has_failed:
-                self._said = LastError()
+                self._said = LastClientError()
                 self._producer = self._new_producer()
                 self._partitions = {}
                 self._has_failed = False
@@ -154,10 +154,10 @@ class Sender:
         """Let the producer see partitions that were added: it would refuse records for those that it does not know."""
         if self._partitions.get(topic, 0) < partitions:
             try:
-                learn_partitions(producer, topic, partitions, _LEARN_SECONDS)
+                await_partitions(producer, topic, partitions, _LEARN_SECONDS)
             except KafkaException as error:
                 doing = f"writing to the topic {topic}"
-                raise failure(error.args[0], doing, self._settings, self._said.error) from error
+                raise translate_error(error.args[0], doing, self._settings, self._said.error) from error
             self._partitions[topic] = partitions
 
     def _serve(self) -> None:
@@ -178,14 +178,14 @@ class Sender:
             "enable.idempotence": True,
             "acks": "all",
             "message.timeout.ms": 0,
-            "message.max.bytes": MOST_BYTES,
+            "message.max.bytes": MAX_RECORD_BYTES,
             "error_cb": self._said,
         }
         defaults = {"linger.ms": 1, "queue.buffering.max.messages": 1_000_000, "queue.buffering.max.kbytes": 262_144}
         return new_client(Producer, {**defaults, **self._settings.client(), **own}, self._settings)
 
 
-def _reason(error: KafkaError, said: LastError) -> KafkaError:
+def _reason(error: KafkaError, said: LastClientError) -> KafkaError:
     """Return why something was given up, if an error says no more than that; the client may say so a moment later."""
     give_up = time.monotonic() + _REASON_SECONDS
     while error.code() in _GIVEN_UP and said.error is None and time.monotonic() < give_up:

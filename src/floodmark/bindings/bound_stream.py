@@ -1,0 +1,129 @@
+"""A stream as a bound source: its segments are the partitions, and its marks are the watermarks of its bindings."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from floodmark._util.times import Duration
+from floodmark.bindings.bindings import Bindings
+from floodmark.bindings.history import BindingHistory
+from floodmark.bindings.timestamps import Proposals
+from floodmark.errors import MintLost
+from floodmark.streams import Layout, Position, Stream, StreamHome, time_at
+from floodmark.streams._cuts import whole_cut
+
+_PAST_STEPS: Final = 500
+"""In how many timestamps, at most, that is bound which a stream had before anybody read it."""
+
+
+class BoundStream:
+    """A stream whose events get timestamps as they come.
+
+    >>> with connect(clock=lambda: 1_200_000) as home:
+    ...     with home.create_stream("shop/orders").writer() as writer:
+    ...         writer.write({"id": 1})
+    ...     BoundStream(home, "shop/orders").tick().ends
+    {0: 1}
+
+    What was there before is bound along its marks, as if somebody had read it all the time: so a query over the past
+    moves on in time as it reads, and does not keep every window open until its end. That departs from one timestamp
+    for all of the past; whoever reads sees the same bindings all the same.
+    """
+
+    __slots__ = ("bindings", "source", "stream")
+
+    def __init__(
+        self,
+        home: StreamHome,
+        stream: str,
+        *,
+        source: str | None = None,
+        bindings: Bindings | None = None,
+        **settings: Duration | None,
+    ) -> None:
+        """Make the stream known as a source; without an id the source has the name of the stream."""
+        self.stream: Stream = home.stream(stream)
+        self.source = source or stream
+        self.bindings = Bindings(home.home) if bindings is None else bindings
+        identity = {"stream": self.stream.name, "stream_id": self.stream.info.id}
+        self.bindings.register(self.source, kind="stream", identity=identity)
+        if settings:
+            self.bindings.alter(self.source, **settings)
+
+    def history(self) -> BindingHistory:
+        """Return what is bound."""
+        return self.bindings.history(self.source)
+
+    def tick(self, *, at_once: bool = False) -> BindingHistory:
+        """Bind what is new, if there is anything and a tick is due, and return all that is bound.
+
+        With `at_once` it is not waited for the tick: what is in the stream now will be bound.
+        """
+        history = self.history()
+        if history.upper == history.origin:
+            history = self._bind_past(history)
+        seen = _StreamEnds(self.stream, history)
+        ends = seen.ends()
+        is_known = all(history.ends.get(segment, 0) >= end for segment, end in ends.items())
+        if is_known and not history.risen(seen.watermarks(ends)):
+            return history
+        if not at_once:
+            return self.bindings.tick(self.source, seen.ends, seen.watermarks).history
+        while True:
+            try:
+                wanted = self.bindings.history(self.source)
+                ends = seen.ends()
+                return self.bindings.mint(self.source, ends, seen.watermarks(ends), expected_upper=wanted.upper)
+            except MintLost:
+                continue
+
+    def ends_at(self, cut: Position) -> dict[int, int]:
+        """Return a cut as the ends of all segments that it has passed or lies in."""
+        return whole_cut(self.stream.layout, cut, self.stream.ends())
+
+    def _bind_past(self, history: BindingHistory) -> BindingHistory:
+        """Bind what the stream had before it was a source, a timestamp for each of some of its entries."""
+        layout, ends = self.stream.layout, self.stream.ends()
+        index = self.stream.marks_index()
+        numbers = index.numbers()
+        proposals = Proposals(history)
+        for number in numbers[:: max(1, -(-len(numbers) // _PAST_STEPS))]:
+            cut = index.entry(number).cut
+            for segment, end in whole_cut(layout, cut, ends).items():
+                proposals.propose(segment, min(end, ends.get(segment, 0)))
+            proposals.note_watermarks(_watermarks_at_cut(self.stream, layout, cut))
+            proposals.close(proposals.current_ts + 1)
+        self.bindings.flush(self.source, proposals)
+        return self.history()
+
+
+class _StreamEnds:
+    """The ends of a stream, and the watermarks that hold where everything before them was read."""
+
+    def __init__(self, stream: Stream, history: BindingHistory) -> None:
+        self._stream = stream
+        self._bound = history.ends
+        self._layout = stream.layout
+
+    def ends(self) -> dict[int, int]:
+        # In this order: by an older layout the ends can only seem less far, and no watermark holds that should not.
+        layout = self._layout = self._stream.layout
+        ends = self._stream.ends()
+        # What will not grow any more needs no pair at every tick.
+        return {
+            segment: end
+            for segment, end in ends.items()
+            if segment >= len(layout.segments) or not layout.is_sealed(segment) or self._bound.get(segment) != end
+        }
+
+    def watermarks(self, ends: Mapping[int, int]) -> dict[str, int]:
+        cut = {segment.id: ends.get(segment.id, 0) for segment in self._layout.current}
+        return _watermarks_at_cut(self._stream, self._layout, cut)
+
+
+def _watermarks_at_cut(stream: Stream, layout: Layout, cut: Position) -> dict[str, int]:
+    found = {}
+    for key in stream.settings.keys:
+        entry = time_at(stream.marks_index(key), cut, layout).entry
+        if entry is not None and entry.lower is not None:
+            found[key] = entry.lower
+    return found

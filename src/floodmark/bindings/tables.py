@@ -1,0 +1,108 @@
+"""The tables of timestamp bindings. How they came to be is in the migrations of the home; a test compares the two."""
+
+from typing import Final
+
+from sqlalchemy import BigInteger, Column, Table, Text
+
+from floodmark.control.tables import METADATA
+
+
+def _source_id() -> "Column[int]":
+    # No foreign key: whoever writes has locked the row of the source, and who drops a source takes its rows along.
+    return Column("source_id", BigInteger, primary_key=True, autoincrement=False)
+
+
+SOURCES: Final = Table(
+    "binding_source",
+    METADATA,
+    _source_id(),
+    Column("source", Text, nullable=False, unique=True),
+    Column("kind", Text, nullable=False),
+    Column("identity", Text, nullable=False),
+    Column("tick", BigInteger, nullable=False),
+    Column("compaction_window", BigInteger),
+    Column("release_after", BigInteger),
+    Column("origin", BigInteger, nullable=False),
+    Column("since", BigInteger, nullable=False),
+    Column("upper", BigInteger, nullable=False),
+    Column("minted_at", BigInteger),
+    Column("created_at", BigInteger, nullable=False),
+)
+"""`source_id` tells a source from one that had its name before; `minted_at` is by the store's clock."""
+
+PAIRS: Final = Table(
+    "binding_pair",
+    METADATA,
+    _source_id(),
+    Column("ts", BigInteger, primary_key=True, autoincrement=False),
+    Column("part", BigInteger, primary_key=True, autoincrement=False),
+    Column("end_offset", BigInteger, nullable=False),
+)
+"""The end of what is bound at a timestamp or before it, partition by partition."""
+
+WATERMARK_STEPS: Final = Table(
+    "binding_watermark",
+    METADATA,
+    _source_id(),
+    Column("ts", BigInteger, primary_key=True, autoincrement=False),
+    Column("time_key", Text, primary_key=True),
+    Column("watermark", BigInteger, nullable=False),
+)
+"""Only where a watermark rose: it stands until the next row."""
+
+HOLDS: Final = Table(
+    "binding_hold",
+    METADATA,
+    _source_id(),
+    Column("holder", Text, primary_key=True),
+    Column("kind", Text, nullable=False),
+    Column("ts", BigInteger, nullable=False),
+    Column("taken_at", BigInteger, nullable=False),
+    Column("moved_at", BigInteger, nullable=False),
+    Column("heard_at", BigInteger, nullable=False),
+)
+
+ALIGNMENTS: Final = Table(
+    "binding_alignment",
+    METADATA,
+    Column("alignment", Text, primary_key=True),
+    Column("member", Text, primary_key=True),
+    Column("watermark", BigInteger),
+    Column("is_caught_up", BigInteger, nullable=False),
+    Column("heard_at", BigInteger, nullable=False),
+)
+
+TOPIC_TIMES: Final = Table(
+    "topic_time",
+    METADATA,
+    _source_id(),
+    Column("part", BigInteger, primary_key=True, autoincrement=False),
+    Column("newest", BigInteger),
+    Column("read_to", BigInteger, nullable=False),
+    Column("moved_at", BigInteger, nullable=False),
+)
+"""Of each partition of a topic: the greatest event time that was read, how far it was read, and when it last grew."""
+
+TABLES_BY_SOURCE: Final = (PAIRS, WATERMARK_STEPS, HOLDS, TOPIC_TIMES, SOURCES)
+
+QUERIES: Final = Table(
+    "bound_query",
+    METADATA,
+    Column("query", Text, primary_key=True),
+    Column("names", Text, nullable=False),
+    Column("stops", Text, nullable=False),
+    Column("passed", BigInteger, nullable=False),
+    Column("settles", BigInteger, nullable=False),
+)
+"""A query that writes exactly once, by the name of its sink. `names` are the DataFrames that it is about to read."""
+
+QUERY_READERS: Final = Table(
+    "bound_query_reader",
+    METADATA,
+    Column("incarnation", Text, primary_key=True),
+    Column("query", Text, nullable=False),
+    Column("source", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("first", Text, nullable=False),
+)
+"""Which offsets are of which query, and where they have begun."""

@@ -1,0 +1,530 @@
+"""A stream as the target of a sink: rows, their times and the record of them are decided in one transaction.
+
+The rows of a batch wait in a transaction of the stream, invisible to readers. Then one transaction of the store
+does three things: it moves the sink's record on, it marks the stream's transaction as to be committed, and it
+stores the marks to commit with. It fails as a whole if another process has started for the sink since, or if
+the stream's transaction is over. Before it nothing is written; after it everything is, though it may take a
+moment until readers see it: the commit is completed by this process, by any controller of the home, or by the
+sink's next start, whichever comes first. The next batch waits for it.
+
+This holds for SQLite and PostgreSQL, and whether the events are in the home or in Kafka. In Kafka they are in a
+Kafka transaction, whose outcome is looked up before the commit is retried; the mark follows, with the position
+of that transaction. Only sealing the stream, which refuses all further rows, undoes the decision: the record
+then goes back.
+"""
+
+import secrets
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, Final
+
+import pyarrow as pa
+from sqlalchemy import Connection, Row, and_, or_, select, update
+
+from floodmark._util.times import micros_in_unit
+from floodmark.control import Home
+from floodmark.control.store.base import insert_if_absent
+from floodmark.errors import (
+    FloodmarkError,
+    SinkFenced,
+    SinkTopicUnfit,
+    StreamExists,
+    StreamSealed,
+    TransactionNotOpen,
+    UnknownStream,
+    UnknownTransaction,
+    WriterSuperseded,
+)
+from floodmark.sinks.gate import Batch, Drop, Write, WriteFrom, initial_progress, progress_after
+from floodmark.sinks.progress import Progress, check_sink_name
+from floodmark.sinks.registry import STREAM_SINKS
+from floodmark.sinks.startup import (
+    BeginElsewhere,
+    BoundsLookup,
+    Resume,
+    Start,
+    StartupState,
+    decide_start,
+    topic_in_use,
+)
+from floodmark.sinks.target import (
+    BEFORE_BEGIN,
+    COMMITTED,
+    FENCED,
+    MAX_TIMEOUTS_IN_A_ROW,
+    PROGRESS_FLUSHED,
+    ROWS_FLUSHED,
+    SCANNED_IN_PART,
+    SOME_ROWS_SENT,
+    STARTED,
+    CommitPoint,
+    Failpoint,
+    SinkMode,
+    TargetOptions,
+    fenced_error,
+    no_failpoint,
+    not_started_error,
+    timeout_error,
+)
+from floodmark.streams import Position, Stream, StreamHome, Transaction, TransactionalWriter
+from floodmark.streams._catalog import check_not_sealed
+from floodmark.streams._ddl import write_ddl
+from floodmark.streams._positions import furthest
+from floodmark.streams._transaction_rows import OPENED_AGAIN, TIMED_OUT, Told
+
+
+@dataclass(frozen=True, slots=True)
+class StreamShape:
+    """The columns of rows, and which of them have the times.
+
+    >>> shape = StreamShape(pa.schema([pa.field("at", pa.timestamp("us", "UTC"), nullable=False)]), {"at": "at"})
+    >>> with connect() as home:
+    ...     shape.make(home, "shop/per-minute").settings.ddl
+    'at TIMESTAMP'
+    """
+
+    schema: Any
+    """Whether a column may be null is up to the stream."""
+    times: Mapping[str, str]
+    """The column of each time key."""
+    segments: int = 1
+    """How many a stream gets that is made."""
+
+    def find(self, home: StreamHome, name: str) -> Stream | None:
+        """Return the stream of a name, if there is one, or refuse one that the rows do not fit into."""
+        try:
+            stream = home.stream(name)
+        except UnknownStream:
+            return None
+        settings = stream.settings
+        if settings.schema is None:
+            raise _unfit_error(name, "has no schema", f"The rows have the columns {self._text(self.schema)}.")
+        ours, theirs = self._text(self.schema, in_order=False), self._text(settings.schema, in_order=False)
+        if ours != theirs:
+            columns = f"{self._text(settings.schema)}, and the rows have {self._text(self.schema)}"
+            raise _unfit_error(name, f"has the columns {columns}", "Both have the same columns, of the same types.")
+        if dict(settings.time_columns) != dict(self.times):
+            times = f"{dict(settings.time_columns)}, and the query tells {dict(self.times)}"
+            raise _unfit_error(name, f"has the time columns {times}", "Whoever writes to a stream tells all its times.")
+        return stream
+
+    def make(self, home: StreamHome, name: str) -> Stream:
+        """Return a new stream of that name."""
+        schema = pa.schema([_nullable(field) for field in self.schema])
+        return home.create_stream(name, schema, self.segments, dict(self.times))
+
+    @staticmethod
+    def _text(schema: Any, *, in_order: bool = True) -> str:
+        fields = [_nullable(field) for field in schema]
+        return write_ddl(pa.schema(fields if in_order else sorted(fields, key=lambda field: str(field.name))))
+
+
+def _nullable(field: Any) -> Any:
+    return pa.field(field.name, _nullable_type(field.type), nullable=True)
+
+
+def _nullable_type(kind: Any) -> Any:
+    if pa.types.is_struct(kind):
+        return pa.struct([_nullable(kind.field(place)) for place in range(kind.num_fields)])
+    if pa.types.is_list(kind):
+        return pa.list_(_nullable(kind.value_field))
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_type, _nullable_type(kind.item_type))
+    return kind
+
+
+def _unfit_error(stream: str, fact: str, rule: str) -> SinkTopicUnfit:
+    return SinkTopicUnfit(
+        f"The stream {stream!r} {fact}.",
+        rule=rule,
+        remedy="Select and cast the columns, name their times with `times`, or write to a stream of another name.",
+        stream=stream,
+    )
+
+
+_COLUMNS = STREAM_SINKS.c
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSinkRecord:
+    """What a sink has written to a stream."""
+
+    sink: str
+    stream_id: int
+    fence: int
+    """The instance of the stream's writer that may write; all older ones may not."""
+    progress: Progress | None
+    transaction: str | None
+    """The transaction of the stream that has the rows of the last batch: it was decided that it is committed."""
+    earlier: Progress | None
+    """The progress before that batch, which holds again should its commit turn out to be impossible."""
+
+
+class StreamSinkRecords:
+    """The records of a home. Who takes one over waits for the step another is just taking, and then ends its turn."""
+
+    def __init__(self, home: Home) -> None:
+        """Keep them in this home."""
+        self._home = home
+
+    def find(self, sink: str) -> StreamSinkRecord | None:
+        """Return what is known of a sink."""
+        with self._home.read() as connection:
+            row = connection.execute(select(STREAM_SINKS).where(_COLUMNS.sink == sink)).one_or_none()
+        return None if row is None else _load_record(row)
+
+    def take(self, sink: str, stream_id: int, fence: int) -> StreamSinkRecord:
+        """Let this instance of the stream's writer be the one that writes, and return the record as it then is.
+
+        One that was opened after it is not driven away, and a record that says that another stream has rows stays.
+        """
+        is_newer = and_(_COLUMNS.stream_id == stream_id, _COLUMNS.fence < fence)
+        is_unused = and_(_COLUMNS.stream_id != stream_id, _COLUMNS.progress.is_(None))
+        with self._home.write() as connection:
+            insert_if_absent(connection, STREAM_SINKS, {"sink": sink, "stream_id": stream_id, "fence": 0})
+            taken = update(STREAM_SINKS).where(_COLUMNS.sink == sink, or_(is_newer, is_unused))
+            values = {"stream_id": stream_id, "fence": fence}
+            row = connection.execute(taken.values(values).returning(*STREAM_SINKS.columns)).one_or_none()
+            if row is None:
+                raise fenced_error(sink, "it started")
+            return _load_record(row)
+
+    def move(self, record: StreamSinkRecord, stream_id: int, fence: int) -> StreamSinkRecord:
+        """Let a sink begin anew in another stream."""
+        values = {"stream_id": stream_id, "fence": fence, "progress": None, "transaction_id": None, "earlier": None}
+        with self._home.write() as connection:
+            _update_record(connection, record, values)
+        return StreamSinkRecord(record.sink, stream_id, fence, None, None, None)
+
+    def record(
+        self, connection: Connection, record: StreamSinkRecord, progress: Progress, transaction: str | None = None
+    ) -> StreamSinkRecord:
+        """As part of a transaction, say what is written once a transaction of the stream is committed."""
+        earlier = None if transaction is None else record.progress
+        values = {
+            "progress": _save_progress(progress),
+            "transaction_id": transaction,
+            "earlier": _save_progress(earlier),
+        }
+        _update_record(connection, record, values)
+        return StreamSinkRecord(record.sink, record.stream_id, record.fence, progress, transaction, earlier)
+
+    def take_back(self, record: StreamSinkRecord) -> StreamSinkRecord:
+        """Say that the last batch was not written after all."""
+        values = {"progress": _save_progress(record.earlier), "transaction_id": None, "earlier": None}
+        with self._home.write() as connection:
+            _update_record(connection, record, values)
+        return StreamSinkRecord(record.sink, record.stream_id, record.fence, record.earlier, None, None)
+
+
+def _update_record(connection: Connection, record: StreamSinkRecord, values: dict[str, Any]) -> None:
+    ours = (_COLUMNS.sink == record.sink, _COLUMNS.stream_id == record.stream_id, _COLUMNS.fence == record.fence)
+    if connection.execute(update(STREAM_SINKS).where(*ours).values(values)).rowcount != 1:
+        raise fenced_error(record.sink, "it recorded a batch")
+
+
+def _save_progress(progress: Progress | None) -> str | None:
+    return None if progress is None else progress.save().decode()
+
+
+def _load_record(row: Row[Any]) -> StreamSinkRecord:
+    progress, earlier = (None if text is None else Progress.load(text) for text in (row.progress, row.earlier))
+    return StreamSinkRecord(row.sink, row.stream_id, row.fence, progress, row.transaction_id, earlier)
+
+
+_FLUSH_BYTES: Final = 16 * 2**20
+"""After so many bytes rows leave this process, and wait in the home."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedRows:
+    """Rows as an Arrow batch with the columns of the stream, and their keys, if they have any."""
+
+    rows: Any
+    keys: Any = None
+
+
+@dataclass(slots=True)
+class _StartedStream:
+    """A sink that may write: where, as which writer, and what was written up to now."""
+
+    stream: Stream
+    writer: TransactionalWriter
+    record: StreamSinkRecord
+    position: Position
+    """How far what was written fills the segments of the stream."""
+
+
+class StreamTarget:
+    """Writes the batches of a sink to a stream, as the writer that has the sink's name.
+
+    `start` comes first, and again after every error. `decide_batch` says what becomes of a batch, given `progress`.
+
+    The writer is not closed when a query ends, since it goes on some day: it falls silent. The watermark of the stream
+    waits for it as for any writer, for the stream's `writer_timeout`, and then goes on without it; one that has no
+    other writers stands where it was. Whoever lets the query rest for longer, beside other writers, finds its rows late
+    there, as those of any writer.
+    """
+
+    def __init__(
+        self,
+        home: StreamHome,
+        name: str,
+        shape: StreamShape,
+        sink: str,
+        options: TargetOptions,
+        *,
+        failpoint: Failpoint = no_failpoint,
+    ) -> None:
+        """Write rows of this shape to the stream of that name; nothing is done before `start`."""
+        self.sink = sink
+        self.options = options
+        self.progress: Progress | None = None
+        self._home = home
+        self._name = name
+        self._shape = shape
+        self._records = StreamSinkRecords(home.home)
+        self._failpoint = failpoint
+        self._started: _StartedStream | None = None
+        self._known: StreamSinkRecord | None = None
+        self._open: Transaction | None = None
+        self._begun_at = 0.0
+        self._rows = 0
+        self._timed_out = 0
+        self._ended: FloodmarkError | None = None
+
+    @property
+    def mode(self) -> SinkMode:
+        """All rows of a batch appear at once."""
+        return "atomic"
+
+    @property
+    def address(self) -> str:
+        """The stream."""
+        return f"stream://{self._name}"
+
+    @property
+    def version(self) -> int:
+        """The version of the program."""
+        return self.options.version
+
+    def start(self, bounds: BoundsLookup) -> Start:
+        """Fence those before, bring to its end what they have decided, and decide: in this order.
+
+        A stream that is missing is made, unless something was written to it. `bounds` tells what can be read of
+        sources; those without bindings are left out.
+        """
+        check_sink_name(self.sink)
+        if self._ended is not None:
+            raise self._ended
+        self._let_go()
+        found = self._records.find(self.sink)
+        if self._known is not None and (found is None or found.fence != self._known.fence):
+            self._ended = fenced_error(self.sink, "it was to start again")
+            raise self._ended
+        progress = None if found is None else found.progress
+        topic = topic_in_use(self._name, self.sink, progress)
+        stream = self._shape.find(self._home, topic)
+        if progress is not None and (stream is None or str(stream.info.id) != progress.topic_id):
+            self._decide(progress, topic, stream, bounds, has_rows=True)
+        started = self._take(self._make(topic) if stream is None else stream)
+        check_not_sealed(started.stream.info)
+        has_rows = bool(started.writer.events_written)
+        start = self._decide(started.record.progress, topic, started.stream, bounds, has_rows=has_rows)
+        if isinstance(start, BeginElsewhere):
+            other = self._make(start.topic)
+            writer = other.transactional_writer(self.sink)
+            record = self._records.move(started.record, other.info.id, writer.instance)
+            started = _StartedStream(other, writer, record, {})
+        self.progress = start.progress if isinstance(start, Resume) else None
+        self._started, self._known = started, started.record
+        self._failpoint(STARTED)
+        return start
+
+    def write(
+        self,
+        rows: Iterable[Any],
+        batch: Batch,
+        decision: Write | WriteFrom | Drop = Write(),  # noqa: B008
+        *,
+        watermarks: Mapping[str, int] | None = None,
+        split: Callable[[int], CommitPoint] | None = None,
+    ) -> Progress:
+        """Write rows, which come as `KeyedRows`, and the record that `batch` was written; return the record.
+
+        Nothing is begun before the first of them is there. `watermarks` are those that hold for what comes after these
+        rows. A batch is one transaction: `split` is not asked. After any error the target must be started again.
+        """
+        started = self._require_started()
+        try:
+            progress = self._write(started, rows, batch, decision, watermarks or {})
+        except BaseException as error:
+            self._started = None
+            self._let_go()
+            known = self._explained(error, started)
+            if known is None:
+                raise
+            raise known from error
+        self._timed_out = 0
+        return progress
+
+    def close(self) -> None:
+        """Give up what is open. The writer stays: a sink that is not dropped goes on some day."""
+        self._started = None
+        self._let_go()
+
+    def _take(self, stream: Stream) -> _StartedStream:
+        """Be the one that writes, and finish what those before have decided."""
+        writer = stream.transactional_writer(self.sink)
+        self._failpoint(FENCED)
+        record = self._records.take(self.sink, stream.info.id, writer.instance)
+        self._failpoint(SCANNED_IN_PART)
+        position: Position = {} if record.progress is None else record.progress.position
+        if record.transaction is not None:
+            try:
+                done = self._home.local.transactions.finish(stream.info, record.transaction).position
+            except UnknownTransaction:
+                # It was done long ago; what others have written since only makes the next mark come later.
+                done = stream.tail()
+            except (StreamSealed, TransactionNotOpen):
+                record, done = self._records.take_back(record), {}
+            position = furthest(stream.layout, [position, done])
+            self._home.local.wake()
+        return _StartedStream(stream, writer, record, position)
+
+    def _decide(
+        self,
+        progress: Progress | None,
+        topic: str,
+        stream: Stream | None,
+        bounds: BoundsLookup,
+        *,
+        has_rows: bool,
+    ) -> Start:
+        return decide_start(
+            StartupState(
+                self.sink,
+                self.options.version,
+                topic,
+                None if stream is None else str(stream.info.id),
+                # Those of other writers are none of a sink's business.
+                progress is None and has_rows,
+                progress,
+                {} if progress is None else bounds(progress.ends),
+            ),
+            append=self.options.append,
+            on_missing_bindings=self.options.on_missing_bindings,
+            nonce=secrets.token_hex(4),
+        )
+
+    def _make(self, name: str) -> Stream:
+        try:
+            return self._shape.make(self._home, name)
+        except StreamExists:
+            found = self._shape.find(self._home, name)
+            if found is None:
+                raise
+            return found
+
+    def _write(
+        self,
+        started: _StartedStream,
+        rows: Iterable[KeyedRows],
+        batch: Batch,
+        decision: Write | WriteFrom | Drop,
+        watermarks: Mapping[str, int],
+    ) -> Progress:
+        self._rows = waiting = 0
+        self._failpoint(BEFORE_BEGIN)
+        for piece in rows:
+            if piece.rows.num_rows:
+                transaction = self._transaction(started)
+                transaction.write_batch(piece.rows, key=piece.keys)
+                self._rows += piece.rows.num_rows
+                waiting += piece.rows.nbytes
+                if waiting >= _FLUSH_BYTES:
+                    transaction.flush()
+                    waiting = 0
+                self._failpoint(SOME_ROWS_SENT)
+        if self._open is not None:
+            self._open.flush()
+        self._failpoint(ROWS_FLUSHED)
+        info = started.stream.info
+        known = self.progress or initial_progress(self.sink, info.name, str(info.id), self.options.version, batch)
+        told = {key: at for key, at in watermarks.items() if key in self._shape.times}
+        progress = replace(
+            progress_after(known, batch, decision, rows=self._rows, watermarks=told),
+            version=self.options.version,
+            position=started.position,
+        )
+        if self._open is None and progress.marks == known.marks:
+            with self._home.home.write() as connection:
+                started.record = self._records.record(connection, started.record, progress)
+        else:
+            self._commit(started, progress)
+        self.progress, self._known = progress, started.record
+        self._failpoint(COMMITTED)
+        return progress
+
+    def _commit(self, started: _StartedStream, progress: Progress) -> None:
+        transaction, stream = self._transaction(started), started.stream
+        info = stream.info
+        times = {key: micros_in_unit(info.settings.unit, mark.time) for key, mark in progress.marks.items()}
+
+        def also(connection: Connection) -> None:
+            started.record = self._records.record(connection, started.record, progress, transaction.id)
+
+        self._home.local.transactions.decide(info, transaction.id, Told(times, started.position), also)
+        # From here on it will be there, whatever happens.
+        self._open = None
+        self._failpoint(PROGRESS_FLUSHED)
+        try:
+            result = transaction.result()
+        except (StreamSealed, TransactionNotOpen):
+            self._records.take_back(started.record)
+            raise
+        started.position = furthest(stream.layout, [started.position, result.position])
+
+    def _transaction(self, started: _StartedStream) -> Transaction:
+        if self._open is None:
+            self._open = started.writer.begin(timedelta(seconds=self.options.timeout))
+            self._begun_at = time.monotonic()
+        return self._open
+
+    def _explained(self, error: BaseException, started: _StartedStream) -> FloodmarkError | None:
+        """Return what an error means for a sink; None if it says so itself."""
+        reason = error.fields["reason"] if isinstance(error, TransactionNotOpen) else None
+        if isinstance(error, TransactionNotOpen) and reason == TIMED_OUT:
+            self._timed_out += 1
+            seconds, again = time.monotonic() - self._begun_at, self._timed_out < MAX_TIMEOUTS_IN_A_ROW
+            late = timeout_error(self.sink, self._rows, seconds, self.options.timeout, again=again)
+            if not late.fields["again"]:
+                self._ended = late
+            return late
+        if isinstance(error, SinkFenced):
+            self._ended = error
+        elif isinstance(error, WriterSuperseded) or reason == OPENED_AGAIN:
+            self._ended = fenced_error(self.sink, "it wrote a batch")
+            return self._ended
+        elif isinstance(error, UnknownTransaction):
+            with suppress(UnknownTransaction):
+                # It goes with its stream, which says so.
+                started.stream.info  # noqa: B018
+        return None
+
+    def _require_started(self) -> _StartedStream:
+        if self._ended is not None:
+            raise self._ended
+        if self._started is None:
+            raise not_started_error(self.sink)
+        return self._started
+
+    def _let_go(self) -> None:
+        transaction, self._open = self._open, None
+        if transaction is not None:
+            # If it cannot be aborted, its timeout does it.
+            with suppress(FloodmarkError):
+                transaction.abort()
