@@ -1,6 +1,6 @@
 """What Spark's own connectors need, for comparisons: a JVM takes jars only when it starts, so it gets all of them."""
 
-from floodmark.testing._kafka_files import Artifact, fetched
+from floodmark.testing.kafka import Artifact, fetch_jars
 
 _KAFKA: tuple[Artifact, ...] = (
     ("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0"),
@@ -15,5 +15,8 @@ _JDBC: tuple[Artifact, ...] = (("org.postgresql", "postgresql", "42.7.8"),)
 
 def foreign_jars() -> list[str]:
     """Return the jars; the first time they are fetched."""
-    places = (fetched("spark-kafka", _KAFKA, with_dependencies=False), fetched("jdbc", _JDBC, with_dependencies=False))
+    places = (
+        fetch_jars("spark-kafka", _KAFKA, with_dependencies=False),
+        fetch_jars("jdbc", _JDBC, with_dependencies=False),
+    )
     return sorted(str(jar) for place in places for jar in place.glob("*.jar"))

@@ -22,7 +22,7 @@ from floodmark.extract import sql_parts
 from floodmark.ingest import Row, SqlSource, Unit, load_job
 from floodmark.ingest._ranges import Range
 from floodmark.testing import PostgresServer
-from floodmark.testing._ports import free_ports
+from floodmark.testing.servers import free_ports
 from foreign_jars import foreign_jars
 
 ROWS = 10_000_000

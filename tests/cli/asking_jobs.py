@@ -79,7 +79,7 @@ def asking_jobs(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: p
     existing = Home.open_existing
     monkeypatch.setattr(Home, "open", lambda where=None, **_: opened(where, clock=lambda: NOW))
     monkeypatch.setattr(Home, "open_existing", lambda where=None, **_: existing(where, clock=lambda: NOW))
-    monkeypatch.setattr("floodmark.cli._ingest_words.actor", lambda: "ann@desk")
+    monkeypatch.setattr("floodmark.cli.ingest_text.actor", lambda: "ann@desk")
     return Asked(folder, capsys)
 
 

@@ -11,8 +11,9 @@ import pytest
 from rich.progress import Progress, TaskID
 
 from asking_jobs import DAY, FILE, START, Asked, asking_jobs, record
-from floodmark.cli import _ingest, main
-from floodmark.cli._ingest_words import keys_of
+from floodmark.cli import ingest as _ingest
+from floodmark.cli import main
+from floodmark.cli.ingest_text import find_unit_keys
 from floodmark.control import Home
 from floodmark.errors import UnknownUnit
 from floodmark.ingest import Ingestion, Landed, Range, Row, Run, load_job
@@ -91,10 +92,10 @@ def test_what_makes_no_sense_is_refused(argv: list[str], said: str, known: Asked
 
 def test_a_unit_is_named_by_key_by_field_or_by_value_if_that_is_clear() -> None:
     known = ['{"id":"7"}', '{"id":7}', '{"id":8}', '{"a":1,"b":2}']
-    assert keys_of(None, known, "orders") is None
-    assert keys_of(['{"id":7}', "8", "a=1, b=2"], known, "orders") == ['{"id":7}', '{"id":8}', '{"a":1,"b":2}']
+    assert find_unit_keys(None, known, "orders") is None
+    assert find_unit_keys(['{"id":7}', "8", "a=1, b=2"], known, "orders") == ['{"id":7}', '{"id":8}', '{"a":1,"b":2}']
     with pytest.raises(UnknownUnit, match="2 units are called '7'"):
-        keys_of(["7"], known, "orders")
+        find_unit_keys(["7"], known, "orders")
 
 
 def test_what_is_done_while_a_run_goes_on_is_refused(known: Asked) -> None:

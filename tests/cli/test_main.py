@@ -9,7 +9,8 @@ from time import perf_counter
 
 import pytest
 
-from floodmark.cli import _main, main
+from floodmark.cli import entry as _main
+from floodmark.cli import main
 from floodmark.control import Home, Queries, QueryRecord
 
 NOW = 1_700_000_000_000_000

@@ -14,7 +14,7 @@ from floodmark.errors import KafkaAway
 from floodmark.streams import Stream, StreamHome
 from floodmark.streams._local import LocalBackend
 from floodmark.testing import KafkaBroker
-from floodmark.testing._kafka_files import broker_jars, java
+from floodmark.testing.kafka import broker_jars, find_java
 
 Opener = Callable[..., StreamHome]
 """Opens the same home again, as another process would."""
@@ -73,7 +73,7 @@ def foreign_producer(servers: str, **options: Any) -> Producer:
 
 def console(tool: str, *arguments: str, given: str | None = None) -> str:
     """Run one of Kafka's own programs, and return what it prints."""
-    command = [java(), "-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", f"{broker_jars()}/*", tool, *arguments]
+    command = [find_java(), "-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", f"{broker_jars()}/*", tool, *arguments]
     done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -14,7 +14,7 @@ from floodmark.errors import (
     StateError,
     UnknownName,
 )
-from floodmark.service._statuses import STATUSES, status_of
+from floodmark.service.messages import STATUSES, status_of
 from floodmark.streams import Layout
 from floodmark.streams._catalog import Catalog
 from floodmark.streams.remote._refusals import load_error, save_error

@@ -18,7 +18,8 @@ from floodmark.errors import (
     TokensNeeded,
     UnknownStream,
 )
-from floodmark.service import Service, ServiceLimits, _service, create_app
+from floodmark.service import Service, ServiceLimits, create_app
+from floodmark.service import server as _service
 from floodmark.streams import StreamHome, connect
 from reading import code_of
 from service_tools import Served

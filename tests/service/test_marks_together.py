@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from floodmark.errors import FloodmarkError, HomeBusy, ServiceBusy
-from floodmark.service._mark_queue import MarkQueue
+from floodmark.service.workers import MarkQueue
 from floodmark.streams import Author, MarkOutcome, Stream, StreamHome, connect
 from floodmark.streams._schema import KEYS, MARKS
 from floodmark.streams._settling import Note, Settled

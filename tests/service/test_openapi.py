@@ -13,7 +13,7 @@ from schemathesis import GenerationMode
 from schemathesis.checks import CHECKS
 
 from floodmark.service import ServiceLimits
-from floodmark.service._api import api
+from floodmark.service.app import api
 from floodmark.streams import Events, StreamHome, connect
 from floodmark.streams.remote._arrow import ARROW, pack_events
 from stream_fixtures import Exchange

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from floodmark.cli import main
-from floodmark.cli._serve import bytes_of
+from floodmark.cli.service import parse_size
 from floodmark.control import Home, Leases, Members, Tokens
 from floodmark.errors import InvalidOption, TokenMissing
 from floodmark.streams import connect
@@ -160,13 +160,13 @@ SIZES = {"1": 1, "64MiB": 64 * 2**20, "64 mib": 64 * 2**20, "2 GiB": 2**31, "3Ki
 
 @pytest.mark.parametrize(("text", "size"), SIZES.items())
 def test_sizes_are_read(text: str, size: int) -> None:
-    assert bytes_of(text, "x") == size
+    assert parse_size(text, "x") == size
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "MiB", "1.5 MiB", "64 MB", "1 MiB 2"])
 def test_sizes_that_are_none_are_refused(text: str) -> None:
     with pytest.raises(InvalidOption):
-        bytes_of(text, "x")
+        parse_size(text, "x")
 
 
 def test_tokens_are_made_listed_and_revoked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

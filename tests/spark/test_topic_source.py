@@ -17,7 +17,7 @@ import floodmark as fm
 from floodmark.errors import FloodmarkError, InvalidOption, SchemaInvalid
 from floodmark.spark._stream_source import StreamSource
 from floodmark.testing import KafkaBroker
-from floodmark.testing._kafka_files import broker_jars, java
+from floodmark.testing.kafka import broker_jars, find_java
 from topic_feed import BASE_MILLIS, TopicFeed
 
 SCHEMA = "id BIGINT, t TIMESTAMP"
@@ -330,7 +330,7 @@ def test_marks_of_a_topic_close_windows_and_tell_which_are_open_at_a_row(
 def test_what_another_client_has_written_is_read(feed: TopicFeed, read: Read, collect: Collect) -> None:
     options = ["--bootstrap-server", feed.settings.servers, "--topic", feed.name]
     options += ["--property", "parse.key=true", "--property", "key.separator=:"]
-    command = [java(), "-cp", f"{broker_jars()}/*", "org.apache.kafka.tools.ConsoleProducer", *options]
+    command = [find_java(), "-cp", f"{broker_jars()}/*", "org.apache.kafka.tools.ConsoleProducer", *options]
     done = subprocess.run(command, input="a:tea\nb:café\n".encode(), capture_output=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     text = (F.col(name).cast("string") for name in ("key", "value"))

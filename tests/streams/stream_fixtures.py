@@ -12,7 +12,7 @@ from sqlalchemy import text
 from floodmark.control import Home
 from floodmark.control.tables import METADATA
 from floodmark.service import ServiceLimits, create_app
-from floodmark.service._listener import Listener, address_of
+from floodmark.service.server import Listener, resolve_address
 from floodmark.streams import StreamHome, connect
 from floodmark.testing import KafkaBroker, ManualClock, PostgresServer
 
@@ -26,7 +26,7 @@ class Exchange:
 
     def __init__(self) -> None:
         self._app: Any = None
-        self._listener = Listener(self._answer, address_of("127.0.0.1", 0), ServiceLimits())
+        self._listener = Listener(self._answer, resolve_address("127.0.0.1", 0), ServiceLimits())
 
     @contextmanager
     def serving(self, home: StreamHome, **options: Any) -> Iterator[str]:

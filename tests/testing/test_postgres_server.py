@@ -13,7 +13,8 @@ import psycopg
 import pytest
 
 from floodmark.errors import FloodmarkError
-from floodmark.testing import PostgresServer, _postgres
+from floodmark.testing import PostgresServer
+from floodmark.testing import postgres as _postgres
 
 
 def directory_of(url: str) -> Path:

@@ -16,6 +16,6 @@
 | `floodmark version` | which releases are installed |
 """
 
-from floodmark.cli._main import main
+from floodmark.cli.entry import main
 
 __all__ = ["main"]

@@ -10,10 +10,8 @@
 `floodmark.connect("http://...")` is the same home over it. Everything under /v1 is described by /v1/openapi.json.
 """
 
-from floodmark.service._app import App, create_app
-from floodmark.service._limits import ServiceLimits
-from floodmark.service._listener import Tls
-from floodmark.service._serve import serve
-from floodmark.service._service import Service
+from floodmark.service.app import App, create_app
+from floodmark.service.context import ServiceLimits
+from floodmark.service.server import Service, Tls, serve
 
 __all__ = ["App", "Service", "ServiceLimits", "Tls", "create_app", "serve"]

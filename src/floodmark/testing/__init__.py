@@ -1,7 +1,7 @@
 """Public helpers for tests of code that uses Floodmark."""
 
-from floodmark.testing._clock import ManualClock
-from floodmark.testing._kafka import KafkaBroker
-from floodmark.testing._postgres import PostgresServer
+from floodmark.testing.clock import ManualClock
+from floodmark.testing.kafka import KafkaBroker
+from floodmark.testing.postgres import PostgresServer
 
 __all__ = ["KafkaBroker", "ManualClock", "PostgresServer"]

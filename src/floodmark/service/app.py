@@ -1,0 +1,105 @@
+"""The ASGI application of one home: all routes, behind the middleware."""
+
+from functools import cache
+from importlib.metadata import version
+from typing import Any, Final
+
+from fastapi import FastAPI
+from starlette.types import Receive, Scope, Send
+
+from floodmark.service.access import Authenticator
+from floodmark.service.context import ServiceContext, ServiceLimits
+from floodmark.service.messages import ErrorView, install_error_handlers
+from floodmark.service.middleware import Guard
+from floodmark.service.routes import events, groups, health, marks_log, streams, writers
+from floodmark.service.routes.writers import MarkFastPath
+from floodmark.service.workers import MarkQueue, Workers
+from floodmark.streams import StreamHome
+from floodmark.streams.remote._requests import VERSION
+
+
+class App:
+    """An ASGI application; get one from `create_app`. It has threads of its own until it is closed."""
+
+    __slots__ = ("_context", "_guard")
+
+    def __init__(self, home: StreamHome, limits: ServiceLimits, *, needs_token: bool) -> None:
+        """Use `create_app`."""
+        backend = home.local
+        workers = Workers(limits.threads, limits.max_waiting)
+        marks = MarkQueue(backend.registry, backend.wake, limits.max_waiting * 16)
+        self._context = ServiceContext(backend, workers, marks, limits)
+        authenticator = Authenticator(backend.home, workers, needs_token=needs_token, seconds=limits.token_seconds)
+        self._guard = Guard(MarkFastPath(api()), authenticator, self._context)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        await self._guard(scope, receive, send)
+
+    def openapi(self) -> dict[str, Any]:
+        """Return the document that describes the API."""
+        return api().openapi()
+
+    def begin_to_stop(self) -> None:
+        """Answer those who wait for news, so that they do not hold up the end."""
+        self._context.load.is_stopping = True
+
+    def close(self) -> None:
+        """Finish what is under way, and end; what comes afterwards is refused."""
+        self.begin_to_stop()
+        self._context.marks.close()
+        self._context.workers.close()
+
+
+def create_app(home: StreamHome, *, limits: ServiceLimits | None = None, needs_token: bool = True) -> App:
+    """Return the application for a home, to be run by an ASGI server of your own; see `Service` for one that runs.
+
+    With `needs_token` every request but that for /v1/health needs a token of the home. Without it, and as long as the
+    home has no token, requests of this machine need none.
+
+    >>> with connect() as home:
+    ...     app = create_app(home)
+    ...     "/v1/streams" in app.openapi()["paths"]
+    ...     app.close()
+    True
+    """
+    return App(home, limits or ServiceLimits(), needs_token=needs_token)
+
+
+_ROUTES: Final = (
+    # What is asked for most often comes first.
+    writers.ROUTES,
+    events.ROUTES,
+    marks_log.ROUTES,
+    groups.ROUTES,
+    events.TRANSACTION_ROUTES,
+    streams.ROUTES,
+    health.ROUTES,
+)
+_ABOUT: Final = "Streams whose writers note time, and the watermark that follows from their marks."
+_REFUSALS: Final[dict[int | str, dict[str, Any]]] = {
+    "default": {"model": ErrorView, "description": "Why it was not done."}
+}
+
+
+@cache
+def api() -> FastAPI:
+    """Return the application that has all routes. Which home a request is for is in the scope of the request.
+
+    >>> "/v1/streams" in api().openapi()["paths"]
+    True
+    """
+    made = FastAPI(
+        title="Floodmark",
+        version=version("floodmark"),
+        description=_ABOUT,
+        openapi_url=f"{VERSION}/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        responses=_REFUSALS,
+    )
+    for routes in _ROUTES:
+        made.include_router(routes, prefix=VERSION)
+    install_error_handlers(made)
+    return made

@@ -1,0 +1,207 @@
+"""What all requests and answers have in common: field types, JSON, and errors with their HTTP status."""
+
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Literal
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from floodmark._util.ints import INT64_MAX, INT64_MIN
+from floodmark.errors import (
+    FloodmarkError,
+    HomeBusy,
+    HomeClosed,
+    HomeMissing,
+    HomeNewer,
+    HomeUnusable,
+    HostRefused,
+    InvalidValue,
+    MissingPackage,
+    NotAllowed,
+    RequestInvalid,
+    RequestTimedOut,
+    RequestTooLarge,
+    ServiceBusy,
+    ServiceFailed,
+    ServiceUnavailable,
+    StateError,
+    TokenRefused,
+    UnknownName,
+)
+from floodmark.streams.remote._refusals import save_error
+
+Int64 = Annotated[int, Field(ge=INT64_MIN, le=INT64_MAX, strict=True)]
+Count = Annotated[int, Field(ge=0, le=INT64_MAX, strict=True)]
+Micros = Annotated[int, Field(ge=0, le=10**15, strict=True)]
+Name = Annotated[str, Field(min_length=1, max_length=200, strict=True)]
+SegmentId = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,17})$")]
+Position = Annotated[dict[SegmentId, Int64], Field(examples=[{"0": 100}], description="The offset in each segment.")]
+MarkOutcomeValue = Literal["accepted", "time went back", "position went back"]
+
+
+class Form(BaseModel):
+    """Exactly these fields, of exactly these types."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class AuthorForm(Form):
+    """Who writes: a writer, and which of those that were opened under its id."""
+
+    writer: Name = Field(examples=["till-3"])
+    instance: Int64
+
+
+class ErrorView(BaseModel):
+    """Why something was not done: the fact, the rule, the way out, and the values it speaks of."""
+
+    code: str = Field(examples=["unknown-stream"])
+    fact: str
+    rule: str
+    remedy: str
+    fields: dict[str, Any]
+
+
+class DoneView(BaseModel):
+    """It is done."""
+
+
+STATUSES: Final[dict[type[FloodmarkError], int]] = {
+    RequestInvalid: 400,
+    TokenRefused: 401,
+    NotAllowed: 403,
+    HostRefused: 403,
+    RequestTimedOut: 408,
+    RequestTooLarge: 413,
+    HomeBusy: 503,
+    HomeClosed: 503,
+    HomeMissing: 503,
+    HomeNewer: 503,
+    HomeUnusable: 503,
+    ServiceBusy: 503,
+    ServiceUnavailable: 503,
+    ServiceFailed: 500,
+    MissingPackage: 500,
+    InvalidValue: 422,
+    UnknownName: 404,
+    StateError: 409,
+    FloodmarkError: 500,
+}
+"""An error has the status of its class, or of the nearest class above it."""
+
+RETRY_SECONDS: Final = 1
+
+
+class JsonResponse(Response):
+    """An answer in JSON."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        """Return the content as text."""
+        return json.dumps(content, separators=(",", ":"), allow_nan=False).encode()
+
+
+def status_of(error: FloodmarkError) -> int:
+    """Return the status of an error.
+
+    >>> from floodmark.errors import UnknownStream
+    >>> status_of(UnknownStream("There is none.", rule="So.", remedy="Make it."))
+    404
+    """
+    return next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)
+
+
+def error_response(
+    error: FloodmarkError, status: int | None = None, headers: dict[str, str] | None = None
+) -> JsonResponse:
+    """Return the answer that tells an error."""
+    code = status_of(error) if status is None else status
+    more = dict(headers or {})
+    if code == 401:
+        more["WWW-Authenticate"] = 'Bearer realm="floodmark"'
+    elif code == 503:
+        more["Retry-After"] = str(RETRY_SECONDS)
+    elif code in (408, 413):
+        # What is left of the body is not read.
+        more["Connection"] = "close"
+    return JsonResponse(save_error(error), status_code=code, headers=more)
+
+
+def unexpected_failure() -> ServiceFailed:
+    """Return the error for what was not expected. What it was is in the log of the service, and nowhere else."""
+    return ServiceFailed(
+        "The service met with something that it did not expect.",
+        rule="Whatever a request asks for, it is done, or refused with a reason.",
+        remedy="Look in the log of the service; whether the request was carried out is not known.",
+    )
+
+
+def bad_request(fact: str, remedy: str, **fields: Any) -> RequestInvalid:
+    """Return the error for a request that is not of the right form."""
+    return RequestInvalid(fact, rule="A request has the form that /v1/openapi.json describes.", remedy=remedy, **fields)
+
+
+_SHOWN_FIELDS = 3
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    """Let an application answer all errors in one form."""
+    app.add_exception_handler(FloodmarkError, _answer_error)
+    app.add_exception_handler(RequestValidationError, _answer_invalid_form)
+    app.add_exception_handler(HTTPException, _answer_http_error)
+    # It is raised again after the answer, and the guard writes it down.
+    app.add_exception_handler(Exception, _answer_unexpected)
+
+
+def describe_invalid_fields(errors: Sequence[Any]) -> RequestInvalid:
+    """Return the error for a request with values that are wrong, which says where they are, and not what they are.
+
+    >>> print(describe_invalid_fields([{"loc": ("body", "time"), "msg": "Field required"}]).fact)
+    The request is wrong: body.time: Field required.
+    """
+    if any(one.get("type") == "json_invalid" for one in errors):
+        errors = [{"loc": ("body",), "msg": "It is no JSON"}]
+    told = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in errors]
+    more = f" and {len(told) - _SHOWN_FIELDS} more" if len(told) > _SHOWN_FIELDS else ""
+    return bad_request(
+        f"The request is wrong: {'; '.join(told[:_SHOWN_FIELDS])}{more}.",
+        "Correct it.",
+        places=[".".join(map(str, one["loc"])) for one in errors],
+    )
+
+
+async def _answer_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, FloodmarkError)
+    return error_response(error)
+
+
+async def _answer_unexpected(request: Request, error: Exception) -> Response:
+    return error_response(unexpected_failure())
+
+
+async def _answer_invalid_form(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    return error_response(describe_invalid_fields(error.errors()))
+
+
+async def _answer_http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if isinstance(error.__cause__, FloodmarkError):
+        # What the guard says of a body, FastAPI wraps up as something that cannot be read.
+        return error_response(error.__cause__)
+    if error.status_code == 404:
+        unknown = UnknownName(
+            f"There is no {request.url.path!r:.200}.",
+            rule="The paths are those that /v1/openapi.json describes.",
+            remedy="Check the path.",
+            path=request.url.path,
+        )
+        return error_response(unknown)
+    told = bad_request(f"{request.method} {request.url.path!r:.200}: {error.detail}.", "Check method, path and body.")
+    return error_response(told, error.status_code, dict(error.headers or {}))

@@ -1,0 +1,250 @@
+"""Events: written, read, and how far they go; and transactions that write them all or none."""
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Annotated, Any, Final, Literal
+
+from fastapi import APIRouter, Path, Query
+from pydantic import BaseModel, Field
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from floodmark._util.ints import INT64_MAX, check_watermark
+from floodmark.errors import OffsetOutOfRange
+from floodmark.service.context import Context, RequestContext, StreamId, StreamName
+from floodmark.service.messages import (
+    AuthorForm,
+    DoneView,
+    Form,
+    Int64,
+    JsonResponse,
+    MarkOutcomeValue,
+    Name,
+    bad_request,
+)
+from floodmark.streams import Author, Chunk, StreamInfo
+from floodmark.streams._log_rows import schema_of
+from floodmark.streams._positions import save_position
+from floodmark.streams.remote._arrow import ARROW, ChunkPacker, unpack_events
+from floodmark.streams.remote._forms import save_commit
+
+
+class EndsView(BaseModel):
+    """How far segments are filled."""
+
+    ends: dict[str, int]
+
+
+ROUTES = APIRouter(tags=["events"])
+
+_BINARY: Final = {"schema": {"type": "string", "format": "binary"}}
+EVENTS_BODY: Final[dict[str, Any]] = {"requestBody": {"required": True, "content": {ARROW: _BINARY}}}
+"""What the OpenAPI document says of a body with events."""
+
+Offset = Annotated[int, Query(ge=0, le=INT64_MAX)]
+WriterId = Annotated[str, Query(min_length=1, max_length=200)]
+
+
+@ROUTES.get("/streams/{stream}/ends", response_model=EndsView)
+async def show_ends(context: Context, stream: StreamId, name: StreamName = None) -> JsonResponse:
+    """Return how far each segment is filled, sealed ones included."""
+    info = await context.stream(stream, name, "read")
+    return JsonResponse({"ends": save_position(await context.run(context.backend.log.ends, info))})
+
+
+@ROUTES.post("/streams/{stream}/events", response_model=EndsView, openapi_extra=EVENTS_BODY)
+async def append(
+    context: Context,
+    request: Request,
+    stream: StreamId,
+    writer: WriterId,
+    instance: Offset,
+    first: Annotated[int, Query(ge=0, le=INT64_MAX, description="The writer's own number of the first event.")],
+    name: StreamName = None,
+) -> JsonResponse:
+    """Keep events, each once. The last column of the batches is where the key of each event lies, from 0 to below 1."""
+    info = await context.stream(stream, name, "write")
+    body = await read_arrow_body(request)
+
+    def work() -> dict[int, int]:
+        events = unpack_events(body, schema_of(info))
+        return context.backend.log.append(info, Author(writer, instance), first, events)
+
+    return JsonResponse({"ends": save_position(await context.run(work))})
+
+
+@ROUTES.get(
+    "/streams/{stream}/segments/{segment}/events",
+    response_class=Response,
+    responses={200: {"content": {ARROW: _BINARY}}},
+)
+async def read(
+    context: Context,
+    stream: StreamId,
+    segment: Annotated[int, Path(ge=0, le=INT64_MAX)],
+    start: Offset,
+    end: Offset,
+    name: StreamName = None,
+) -> Response:
+    """Return the events of a segment from one offset to before another, as far as they are there.
+
+    Each batch says in its metadata, as `first`, which offset its first event has.
+    """
+    info = await context.stream(stream, name, "read")
+    if end < start:
+        raise OffsetOutOfRange(
+            f"Events of segment {segment} were to be read from {start} to {end}.",
+            rule="A segment is read forward.",
+            remedy="Take offsets from ends, a cut, or a chunk that was read.",
+            segment=segment,
+            start=start,
+            end=end,
+        )
+    chunks = await context.run(_open_chunks, context, info, segment, start, end)
+    # The first one is looked for before the answer begins: afterwards its status could not tell of an error.
+    first = await context.run(next, chunks, None)
+    return StreamingResponse(_packed_chunks(context, info, chunks, first), media_type=ARROW)
+
+
+def _open_chunks(context: RequestContext, info: StreamInfo, segment: int, start: int, end: int) -> Iterator[Chunk]:
+    if segment >= len(info.layout.segments):
+        info = context.backend.catalog.refresh(info)
+    info.layout.segment(segment)
+    return context.backend.log.read(info, segment, start, end)
+
+
+async def _packed_chunks(
+    context: RequestContext, info: StreamInfo, chunks: Iterator[Chunk], first: Chunk | None
+) -> AsyncIterator[bytes]:
+    packer = ChunkPacker(schema_of(info))
+
+    def piece() -> bytes | None:
+        chunk = next(chunks, None)
+        return None if chunk is None else packer.pack(chunk)
+
+    if first is not None:
+        yield packer.pack(first)
+        while (packed := await context.run(piece)) is not None:
+            yield packed
+    yield packer.end()
+
+
+async def read_arrow_body(request: Request) -> bytes:
+    """Return the body of a request with events, or refuse one that is something else."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != ARROW:
+        raise bad_request(f"The content type is {kind!r:.100}.", f"Send an Arrow IPC stream as {ARROW}.")
+    return await request.body()
+
+
+class NewTransactionForm(AuthorForm):
+    """A transaction to begin. Who brings its id may ask again when the answer was lost."""
+
+    transaction: Annotated[str, Field(pattern=r"^[A-Za-z0-9_\-]{1,64}$")] | None = None
+    timeout: Annotated[int, Field(ge=1, le=10**15)] | None = None
+
+
+class CommitForm(Form):
+    """A commit to ask for, and the time to note with it."""
+
+    key: Name | None = None
+    time: Int64 | None = None
+
+
+class TransactionView(BaseModel):
+    """A transaction that was begun."""
+
+    transaction: str
+
+
+class TransactionStateView(BaseModel):
+    """Where a transaction is."""
+
+    state: Literal["open", "committing", "committed", "aborting", "aborted"]
+
+
+class CommitView(BaseModel):
+    """What a commit came to."""
+
+    position: dict[str, int]
+    outcome: MarkOutcomeValue | None
+
+
+TRANSACTION_ROUTES = APIRouter(prefix="/streams/{stream}/transactions", tags=["transactions"])
+
+TransactionId = Annotated[str, Path(pattern=r"^[A-Za-z0-9_\-]{1,64}$")]
+
+
+@TRANSACTION_ROUTES.post("", response_model=TransactionView, status_code=201)
+async def begin(context: Context, stream: StreamId, form: NewTransactionForm, name: StreamName = None) -> JsonResponse:
+    """Begin a transaction."""
+    info = await context.stream(stream, name, "write")
+    author = Author(form.writer, form.instance)
+    begin = context.backend.transactions.begin
+    transaction = await context.run(begin, info, author, form.timeout, transaction=form.transaction)
+    return JsonResponse({"transaction": transaction}, status_code=201)
+
+
+@TRANSACTION_ROUTES.get("/{transaction}", response_model=TransactionStateView)
+async def show_state(
+    context: Context, stream: StreamId, transaction: TransactionId, name: StreamName = None
+) -> JsonResponse:
+    """Return where a transaction is."""
+    info = await context.stream(stream, name, "write")
+    state = await context.run(context.backend.transactions.state, info, transaction)
+    return JsonResponse({"state": state.value})
+
+
+@TRANSACTION_ROUTES.put("/{transaction}/parts/{part}", response_model=DoneView, openapi_extra=EVENTS_BODY)
+async def add_part(
+    context: Context,
+    request: Request,
+    stream: StreamId,
+    transaction: TransactionId,
+    part: Annotated[int, Path(ge=0, le=INT64_MAX, description="The parts are kept in the order of their numbers.")],
+    name: StreamName = None,
+) -> JsonResponse:
+    """Keep events apart until their transaction is committed. A part that comes twice is kept once."""
+    info = await context.stream(stream, name, "write")
+    body = await read_arrow_body(request)
+    await context.run(
+        lambda: context.backend.log.add(info, transaction, part, unpack_events(body, schema_of(info))),
+    )
+    return JsonResponse({})
+
+
+@TRANSACTION_ROUTES.post("/{transaction}/request", response_model=DoneView)
+async def request_commit(
+    context: Context, stream: StreamId, transaction: TransactionId, form: CommitForm, name: StreamName = None
+) -> JsonResponse:
+    """Ask for a commit. From here on it comes, after those that were asked for before."""
+    info = await context.stream(stream, name, "write")
+    if (form.key is None) != (form.time is None):
+        raise bad_request("A commit has a key without a time, or a time without a key.", "Give both, or neither.")
+    if form.key is not None:
+        current = await context.run(context.backend.catalog.refresh, info)
+        current.settings.key(form.key)
+    if form.time is not None:
+        check_watermark(form.time, "time")
+    await context.run(context.backend.transactions.request, info, transaction, form.key, form.time)
+    return JsonResponse({})
+
+
+@TRANSACTION_ROUTES.post("/{transaction}/finish", response_model=CommitView)
+async def finish(
+    context: Context, stream: StreamId, transaction: TransactionId, name: StreamName = None
+) -> JsonResponse:
+    """Commit a transaction for which that was asked, and return what it came to."""
+    info = await context.stream(stream, name, "write")
+    result = await context.run(context.backend.transactions.finish, info, transaction)
+    context.backend.wake()
+    return JsonResponse(save_commit(result))
+
+
+@TRANSACTION_ROUTES.post("/{transaction}/abort", response_model=DoneView)
+async def abort(
+    context: Context, stream: StreamId, transaction: TransactionId, name: StreamName = None
+) -> JsonResponse:
+    """Give a transaction up."""
+    info = await context.stream(stream, name, "write")
+    await context.run(context.backend.transactions.abort, info, transaction)
+    return JsonResponse({})

@@ -1,0 +1,220 @@
+"""Streams: listed, found, created, altered, scaled, sealed and deleted."""
+
+import base64
+import binascii
+from datetime import timedelta
+from typing import Annotated, Any, Final
+
+import pyarrow as pa
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, Field
+
+from floodmark.errors import Conflict, RequestInvalid, SchemaInvalid
+from floodmark.service.context import Context, StreamId, StreamName
+from floodmark.service.messages import Count, DoneView, Form, Int64, JsonResponse, Micros, Name, bad_request
+from floodmark.streams._catalog import StreamInfo
+from floodmark.streams._layout import Layout
+from floodmark.streams._settings import DEFAULT_KEY, StreamSettings, make_settings
+from floodmark.streams._stream_names import check_stream_name
+from floodmark.streams.remote._forms import save_stream
+
+MAX_SEGMENTS = 10_000
+
+
+class SettingsForm(Form):
+    """Settings of a stream. Durations are in microseconds."""
+
+    arrow_schema: str | None = Field(default=None, alias="schema", description="The Arrow schema, in base64.")
+    ddl: str | None = Field(default=None, description="In place of it, the schema as Spark writes it.")
+    time_columns: list[Annotated[list[str | None], Field(min_length=2, max_length=2)]] | None = Field(
+        default=None, description="Pairs of a key and its column; the first is the default key."
+    )
+    unit: str | None = Field(default=None, examples=["us"])
+    writer_timeout: Micros | None = None
+    first_mark_delay: Micros | None = None
+    rate_floor: Micros | None = None
+    forget_after: Micros | None = None
+    marks_retention: Micros | None = None
+    transaction_timeout: Micros | None = None
+
+
+class NewStreamForm(Form):
+    """A stream to create. Who brings the id may ask again when the answer was lost."""
+
+    name: Name = Field(examples=["shop/orders"])
+    id: Count | None = None
+    segments: Annotated[int, Field(ge=1, le=MAX_SEGMENTS)] = 1
+    settings: SettingsForm = Field(default_factory=lambda: SettingsForm.model_validate({}))
+
+
+class ScaleForm(Form):
+    """Segments to seal, and the ranges of keys of those in their place."""
+
+    epoch: Count | None = Field(default=None, description="If the stream is in another epoch, nothing is done.")
+    seal: Annotated[list[Int64], Field(max_length=MAX_SEGMENTS)]
+    ranges: Annotated[list[Annotated[list[float], Field(min_length=2, max_length=2)]], Field(max_length=MAX_SEGMENTS)]
+
+
+class StreamView(BaseModel):
+    """What a stream is."""
+
+    id: int
+    name: str
+    bucket: int
+    settings: dict[str, Any]
+    layout: dict[str, Any]
+    ddl: str | None
+    is_sealed: bool
+    version: int
+    created_at: int
+
+
+class StreamsView(BaseModel):
+    """Streams, by their names."""
+
+    streams: list[StreamView]
+
+
+ROUTES = APIRouter(tags=["streams"])
+
+
+def _stream_response(stream: StreamInfo, status: int = 200) -> JsonResponse:
+    return JsonResponse(_stream_view(stream), status_code=status)
+
+
+def _stream_view(stream: StreamInfo) -> dict[str, object]:
+    return {**save_stream(stream), "ddl": stream.settings.ddl}
+
+
+@ROUTES.get("/streams", response_model=StreamsView)
+async def list_streams(context: Context) -> JsonResponse:
+    """Return the streams that the token is good for."""
+    context.allow_some("read")
+    streams = await context.run(context.backend.catalog.all)
+    return JsonResponse({"streams": [_stream_view(stream) for stream in streams if context.may_see(stream.name)]})
+
+
+@ROUTES.post("/streams", response_model=StreamView, status_code=201)
+async def create_stream(context: Context, form: NewStreamForm) -> JsonResponse:
+    """Create a stream."""
+    context.allow("admin", check_stream_name(form.name))
+    settings = settings_from_form(form.settings)
+    made = await context.run(context.backend.catalog.create, form.name, settings, form.segments, stream_id=form.id)
+    return _stream_response(made, 201)
+
+
+@ROUTES.get("/stream", response_model=StreamView)
+async def find_stream(context: Context, name: Annotated[str, Query(examples=["shop/orders"])]) -> JsonResponse:
+    """Return the stream of a name."""
+    return _stream_response(await context.find(name, "read"))
+
+
+@ROUTES.get("/streams/{stream}", response_model=StreamView)
+async def show_stream(context: Context, stream: StreamId, name: StreamName = None) -> JsonResponse:
+    """Return what a stream is now."""
+    info = await context.stream(stream, name, "read")
+    return _stream_response(await context.run(context.backend.catalog.refresh, info))
+
+
+@ROUTES.patch("/streams/{stream}", response_model=StreamView)
+async def alter_stream(context: Context, stream: StreamId, form: SettingsForm, name: StreamName = None) -> JsonResponse:
+    """Change settings. What is not named stays as it is, and the schema stays in any case."""
+    info = await context.stream(stream, name, "admin")
+    if form.model_fields_set & {"arrow_schema", "ddl"}:
+        raise bad_request("The schema of a stream was to be changed.", "Create another stream.")
+    return _stream_response(await context.run(context.backend.catalog.alter, info, changes_from_form(form)))
+
+
+@ROUTES.delete("/streams/{stream}", response_model=DoneView)
+async def delete_stream(context: Context, stream: StreamId, name: StreamName = None) -> JsonResponse:
+    """Forget a stream, with its events and marks."""
+    info = await context.stream(stream, name, "admin")
+    await context.run(context.backend.catalog.delete, info)
+    return JsonResponse({})
+
+
+@ROUTES.post("/streams/{stream}/scale", response_model=StreamView)
+async def scale_stream(context: Context, stream: StreamId, form: ScaleForm, name: StreamName = None) -> JsonResponse:
+    """Seal segments and put others in their place."""
+    info = await context.stream(stream, name, "admin")
+
+    def change(layout: Layout) -> Layout:
+        if form.epoch is not None and form.epoch != layout.epoch:
+            raise Conflict(
+                f"The stream {info.name!r} is in epoch {layout.epoch}, not {form.epoch}.",
+                rule="A change is made of the layout that it was made for.",
+                remedy="Read the layout again.",
+                stream=info.name,
+                epoch=layout.epoch,
+            )
+        return layout.replace(form.seal, [(low, high) for low, high in form.ranges])
+
+    return _stream_response(await context.run(context.backend.log.scale, info, change))
+
+
+@ROUTES.post("/streams/{stream}/seal", response_model=StreamView)
+async def seal_stream(context: Context, stream: StreamId, name: StreamName = None) -> JsonResponse:
+    """Let a stream take no more events."""
+    info = await context.stream(stream, name, "admin")
+    return _stream_response(await context.run(context.backend.log.seal, info))
+
+
+_DURATIONS: Final = (
+    "writer_timeout",
+    "first_mark_delay",
+    "rate_floor",
+    "forget_after",
+    "marks_retention",
+    "transaction_timeout",
+)
+
+
+def settings_from_form(form: SettingsForm) -> StreamSettings:
+    """Return the settings of a new stream, or refuse them.
+
+    >>> settings_from_form(
+    ...     SettingsForm.model_validate({"ddl": "id BIGINT", "writer_timeout": 5_000_000})
+    ... ).writer_timeout
+    5000000
+    """
+    if form.arrow_schema is not None and form.ddl is not None:
+        raise RequestInvalid(
+            "The schema is given twice.",
+            rule="It is an Arrow schema, or text as Spark writes schemas.",
+            remedy="Leave one of them out.",
+        )
+    schema = form.ddl if form.arrow_schema is None else _decode_schema(form.arrow_schema)
+    given = changes_from_form(form)
+    unit = given.pop("unit", "us")
+    columns = given.pop("time_columns", None)
+    # Without a time column the one key has none.
+    columns = None if columns == {DEFAULT_KEY: None} else columns
+    return make_settings(schema=schema, time_columns=columns, unit=unit, **given)
+
+
+def changes_from_form(form: SettingsForm) -> dict[str, Any]:
+    """Return the settings that a request names, but for the schema, as `Stream.alter` takes them."""
+    given: dict[str, Any] = {}
+    for name in _DURATIONS:
+        if name in form.model_fields_set:
+            value = getattr(form, name)
+            given[name] = None if value is None else timedelta(microseconds=value)
+    if form.unit is not None:
+        given["unit"] = form.unit
+    if form.time_columns is not None:
+        pairs = [(key, column) for key, column in form.time_columns]
+        # What is named twice is refused where all time columns are checked, which a dict would hide.
+        keys = [key for key, _ in pairs]
+        given["time_columns"] = dict(pairs) if len(set(keys)) == len(keys) else keys
+    return given
+
+
+def _decode_schema(text: str) -> Any:
+    try:
+        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text, validate=True)))
+    except (binascii.Error, pa.ArrowException, OSError, ValueError) as error:
+        raise SchemaInvalid(
+            "The Arrow schema cannot be read.",
+            rule="It is what pyarrow.Schema.serialize() writes, in base64.",
+            remedy="Give the schema as ddl, for example 'id BIGINT, at TIMESTAMP'.",
+        ) from error

@@ -1,0 +1,355 @@
+"""A service that runs: the process (`serve`), the service in a thread (`Service`), its socket and HTTP protocol."""
+
+import asyncio
+import logging
+import signal
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, Final
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from floodmark._util.times import Duration
+from floodmark.control import Tokens
+from floodmark.errors import InvalidOption, ServiceNotStarted, TokensNeeded
+from floodmark.service.access import is_loopback
+from floodmark.service.app import App, create_app
+from floodmark.service.context import ServiceLimits
+from floodmark.streams import Controller, StreamHome, connect
+
+_LOG: Final = logging.getLogger("floodmark.service")
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """The certificate of a service, with those that lead up to it, and its key: two PEM files."""
+
+    certificate: Path
+    key: Path
+
+
+def serve(
+    home: str | Path | None = None,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8787,
+    tls: Tls | None = None,
+    limits: ServiceLimits | None = None,
+    ttl: Duration = "10 seconds",
+    log: str | None = None,
+    on_start: Callable[[str], None] = lambda url: None,
+) -> None:
+    """Serve a home until this process gets SIGTERM or SIGINT; to be called from the main thread.
+
+    A controller looks after the watermarks of its share of the streams; if it dies, those of other services wait `ttl`
+    before they take over. At the end nothing new is taken, what is under way is finished, and the share is given up.
+    `on_start` is called with the address once requests are answered. `log` is that of `connect`.
+    """
+    stopped = threading.Event()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        stopped.set()
+
+    before = {number: signal.signal(number, stop) for number in _SIGNALS}
+    try:
+        with connect(home, controller=False, log=log) as local:
+            controller = Controller(local, ttl=ttl)
+            local.local.on_wake = controller.wake
+            with controller, Service(local, host=host, port=port, tls=tls, limits=limits) as service:
+                on_start(service.url)
+                stopped.wait()
+                _LOG.info("The service at %s ends.", service.url)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class Service:
+    """The API of a home, in a thread of its own. As a context it runs from the beginning to the end.
+
+    >>> with connect() as home, Service(home) as service, connect(service.url) as remote:
+    ...     stream = remote.create_stream("shop/orders")
+    ...     [stream.name for stream in home.streams()]
+    ['shop/orders']
+
+    It listens on this machine alone unless it is told otherwise, and then the home must have a token. Port 0 is any
+    port that is free.
+    """
+
+    __slots__ = ("_app", "_home", "_host", "_limits", "_listener", "_port", "_tls")
+
+    def __init__(
+        self,
+        home: StreamHome,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        tls: Tls | None = None,
+        limits: ServiceLimits | None = None,
+    ) -> None:
+        """Prepare one; it listens once it is started."""
+        self._home = home
+        self._host = host
+        self._port = port
+        self._tls = tls
+        self._limits = limits or ServiceLimits()
+        self._app: App | None = None
+        self._listener: Listener | None = None
+
+    @property
+    def url(self) -> str:
+        """Where it is, once it is started."""
+        if self._listener is None:
+            raise ServiceNotStarted(
+                "The service does not run.",
+                rule="It has an address from start to stop.",
+                remedy="Use it as a context, or start it.",
+            )
+        return self._listener.url
+
+    def start(self) -> None:
+        """Listen, and return when requests are answered; to say so twice is no error."""
+        if self._listener is not None:
+            return
+        address = resolve_address(self._host, self._port)
+        where = address[1][0]
+        needs_token = not is_loopback(where)
+        if needs_token:
+            self._check_may_be_reached(where)
+        app = create_app(self._home, limits=self._limits, needs_token=needs_token)
+        try:
+            self._listener = Listener(app, address, self._limits, self._tls)
+        except BaseException:
+            app.close()
+            raise
+        self._app = app
+        _LOG.info("The service listens at %s", self.url)
+
+    def stop(self) -> None:
+        """Listen no more, let requests that are under way come to their end, and end; twice is no error."""
+        listener, self._listener = self._listener, None
+        app, self._app = self._app, None
+        if app is not None:
+            app.begin_to_stop()
+        if listener is not None:
+            listener.stop()
+        if app is not None:
+            app.close()
+
+    def __enter__(self) -> "Service":
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        where = f"{self._host}:{self._port}" if self._listener is None else self._listener.url
+        return f"Service({self._home!r}, {where!r})"
+
+    def _check_may_be_reached(self, address: str) -> None:
+        home = self._home.home
+        now = home.now()
+        if all(token.has_expired(now) for token in Tokens(home).all()):
+            raise TokensNeeded(
+                f"The service was to listen at {address}, and the home has no token.",
+                rule="Beyond its own machine a service is used with tokens.",
+                remedy="Make one first: `floodmark token create --scope admin`.",
+                address=address,
+            )
+        if self._tls is None:
+            _LOG.warning("The service at %s has no certificate: whoever can listen in gets the tokens.", address)
+
+
+Address = tuple[socket.AddressFamily, tuple[str, int]]
+_START_SECONDS: Final = 30.0
+
+
+class Listener:
+    """Answers requests from its beginning to its end, in a thread of its own."""
+
+    __slots__ = ("_server", "_socket", "_thread", "url")
+
+    def __init__(self, app: Any, address: Address, limits: ServiceLimits, tls: Tls | None = None) -> None:
+        """Listen, and return when requests are answered."""
+        check_tls(tls)
+        self._socket = _bind_socket(*address)
+        host, port = self._socket.getsockname()[:2]
+        self.url = f"{'http' if tls is None else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"
+        """Where it listens."""
+        self._server = _UvicornServer(
+            uvicorn.Config(
+                app,
+                interface="asgi3",
+                http=limited_protocol(limits),
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                # What a proxy says of who is behind it is not believed.
+                proxy_headers=False,
+                server_header=False,
+                limit_concurrency=limits.max_connections,
+                timeout_keep_alive=int(limits.keep_alive_seconds),
+                timeout_graceful_shutdown=int(limits.stop_seconds),
+                ssl_certfile=None if tls is None else str(tls.certificate),
+                ssl_keyfile=None if tls is None else str(tls.key),
+            )
+        )
+        self._thread = threading.Thread(
+            target=self._server.run, args=([self._socket],), name="floodmark service", daemon=True
+        )
+        self._thread.start()
+        give_up = time.monotonic() + _START_SECONDS
+        while not self._server.started:
+            if not self._thread.is_alive() or time.monotonic() > give_up:
+                self.stop()
+                raise _not_started(host, port, "it ended at once")
+            time.sleep(0.002)
+
+    def stop(self) -> None:
+        """Listen no more, let requests that are under way come to their end, and end."""
+        self._server.should_exit = True
+        self._thread.join()
+        self._socket.close()
+
+
+class _UvicornServer(uvicorn.Server):
+    """Cuts, at its end, the connections that have taken longer than they had."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().shutdown(sockets)
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+        # Until the loop has let go of them.
+        await asyncio.sleep(0)
+
+
+def resolve_address(host: str, port: int) -> Address:
+    """Return the one address that a host stands for: it is looked up once, and judged by what was found.
+
+    >>> resolve_address("127.0.0.1", 8787)[1]
+    ('127.0.0.1', 8787)
+    """
+    if not 0 <= port <= 65_535:
+        # What is looked up would be another port, without a word.
+        raise _not_started(host, port, "there is no such port")
+    try:
+        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, OverflowError, UnicodeError) as error:
+        raise _not_started(host, port, str(error)) from error
+    family, _, _, _, address = found[0]
+    return family, (str(address[0]), int(address[1]))
+
+
+def check_tls(tls: Tls | None) -> None:
+    """Refuse a certificate that cannot be used."""
+    if tls is None:
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(tls.certificate, tls.key)
+    except OSError as error:
+        raise InvalidOption(
+            f"The certificate {tls.certificate} or its key {tls.key} cannot be used: {error}.",
+            rule="They are PEM files that belong together, and this user may read them.",
+            remedy="Check --tls-cert and --tls-key.",
+            option="tls",
+        ) from error
+
+
+def _bind_socket(family: socket.AddressFamily, address: tuple[str, int]) -> socket.socket:
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        bound.bind(address)
+    except (OSError, OverflowError) as error:
+        bound.close()
+        raise _not_started(address[0], address[1], str(error)) from error
+    return bound
+
+
+def _not_started(host: str, port: int, why: str) -> ServiceNotStarted:
+    return ServiceNotStarted(
+        f"The service cannot listen at {host}:{port}: {why}.",
+        rule="It listens at an address of this machine, on a port that nothing else uses.",
+        remedy="Choose another port, or end what uses it.",
+        host=host,
+        port=port,
+    )
+
+
+def limited_protocol(limits: ServiceLimits) -> type[asyncio.Protocol]:
+    """Return the protocol of a service with these limits."""
+
+    class GuardedProtocol(_LimitedProtocol):
+        held = limits
+
+    return GuardedProtocol
+
+
+class _LimitedProtocol(HttpToolsProtocol):
+    """Cuts a connection whose request does not get to the end of its headers."""
+
+    held: ServiceLimits
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._timer: asyncio.TimerHandle | None = None
+        self._unread = 0
+        self._in_body = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._expect_headers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._in_body:
+            super().data_received(data)
+            return
+        self._unread += len(data)
+        super().data_received(data)
+        if self._in_body or self._unread == 0 or self.transport.is_closing():
+            return
+        if self._unread > self.held.max_header:
+            self.send_400_response("The headers are too long.")
+        elif self._timer is None:
+            # Most requests come in one piece, and need no timer.
+            self._expect_headers()
+
+    def on_headers_complete(self) -> None:
+        self._stop_timer()
+        self._in_body = True
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._in_body, self._unread = False, 0
+        super().on_message_complete()
+
+    def _expect_headers(self) -> None:
+        self._timer = self.loop.call_later(self.held.header_seconds, self._too_slow)
+
+    def _too_slow(self) -> None:
+        self._timer = None
+        if not self.transport.is_closing():
+            self.transport.close()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
