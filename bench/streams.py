@@ -9,11 +9,12 @@ import numpy as np
 import pyarrow as pa
 
 from figures import Figure
-from floodmark.streams import Controller, EntryKind, MarkEntry, Stream, StreamHome, WriterRecord, connect
-from floodmark.streams._catalog import BUCKETS
-from floodmark.streams._cycle import look
-from floodmark.streams._mark_rows import INSERT_ENTRY, INSERT_MARK, entry_values, new_mark
-from floodmark.streams._schema import KEYS
+from floodmark.streams import Controller, EntryKind, MarkEntry, Stream, StreamHome, connect
+from floodmark.streams.definition import BUCKETS
+from floodmark.streams.local.marks import INSERT_ENTRY, INSERT_MARK, entry_values, new_mark_values
+from floodmark.streams.local.tables import KEYS
+from floodmark.streams.local.watermarks import update_watermarks
+from floodmark.streams.marks.writer_record import WriterRecord
 
 EVENTS = 500_000
 BATCH = 10_000
@@ -96,11 +97,11 @@ def _cycles(path: Path) -> Iterator[Figure]:
         _mark(home, wide, 10_000, now)
         targets = [(stream.info.id, "time") for stream in streams]
         start = time.perf_counter()
-        looked = look(home.home, home.local.catalog, targets, leases)
+        looked = update_watermarks(home.home, home.local.catalog, targets, leases)
         yield Figure("a cycle over 1,000 streams of 10 writers", time.perf_counter() - start, "s", at_most=2)
         assert all(one.is_stored for one in looked)
         start = time.perf_counter()
-        (one,) = look(home.home, home.local.catalog, [(wide.info.id, "time")], leases)
+        (one,) = update_watermarks(home.home, home.local.catalog, [(wide.info.id, "time")], leases)
         yield Figure("a watermark over 10,000 writers", (time.perf_counter() - start) * 1e3, "ms", at_most=500)
         assert one.is_stored
 
@@ -112,7 +113,7 @@ def _mark(home: StreamHome, stream: Stream, writers: int, now: int) -> None:
         for number in range(writers)
     ]
     with home.home.write() as connection:
-        connection.execute(INSERT_MARK, [new_mark(info.id, "time", record) for record in records])
+        connection.execute(INSERT_MARK, [new_mark_values(info.id, "time", record) for record in records])
         connection.execute(KEYS.update().where(KEYS.c.stream_id == info.id).values(changed=1))
 
 

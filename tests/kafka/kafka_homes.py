@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 from floodmark.control import Home
 from floodmark.errors import KafkaAway
 from floodmark.streams import Stream, StreamHome
-from floodmark.streams._local import LocalBackend
+from floodmark.streams.backend import LocalBackend
 from floodmark.testing import KafkaBroker
 from floodmark.testing.kafka import broker_jars, find_java
 

@@ -15,9 +15,9 @@ from floodmark.errors import (
 )
 from floodmark.kafka import KafkaCluster
 from floodmark.streams import connect
-from floodmark.streams.kafka_log import StreamTopics
-from floodmark.streams.kafka_log._records import SEAL
-from floodmark.streams.readers._requests import WantedStream
+from floodmark.streams.groups.requests import StreamSubscription
+from floodmark.streams.kafka.connections import StreamTopics
+from floodmark.streams.kafka.records import SEAL
 from floodmark.testing import KafkaBroker
 from kafka_homes import (
     CONSUMER,
@@ -152,7 +152,7 @@ def test_of_a_stream_that_another_process_has_deleted_no_end_is_told(opening: Op
     """Who waits for news finds that it is gone, and gets no error on the way."""
     home = opening()
     stream = home.create_stream("s")
-    known = WantedStream(stream.info.id, stream.info.version, stream.ends(), {})
+    known = StreamSubscription(stream.info.id, stream.info.version, stream.ends(), {})
     assert home.local._ends_in_kafka(known) == {0: 0}
     opening().stream("s").delete()
     assert home.local._ends_in_kafka(known) is None

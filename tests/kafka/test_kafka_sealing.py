@@ -7,7 +7,7 @@ import pytest
 from floodmark.errors import (
     StreamSealed,
 )
-from floodmark.streams.kafka_log._sending import Outgoing
+from floodmark.streams.kafka.connections import OutgoingRecords
 from floodmark.testing import KafkaBroker
 from kafka_homes import (
     Hook,
@@ -152,9 +152,9 @@ def test_of_a_flush_that_meets_the_seal_each_event_is_there_once_and_in_order(op
         headers = list(records.headers)
         columns = (records.partitions, records.keys, records.values, headers)
         connection.sender.send = send  # type: ignore[method-assign]
-        send(topic, Outgoing(*(column[:50] for column in columns))).wait(10)
+        send(topic, OutgoingRecords(*(column[:50] for column in columns))).wait(10)
         stream.merge([0, 1])
-        flight = send(topic, Outgoing(*(column[50:] for column in columns)))
+        flight = send(topic, OutgoingRecords(*(column[50:] for column in columns)))
         flight.wait(10)
         return flight
 

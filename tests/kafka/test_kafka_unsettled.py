@@ -7,7 +7,7 @@ import pytest
 from floodmark.errors import (
     KafkaAway,
 )
-from floodmark.streams.kafka_log._sending import Outgoing
+from floodmark.streams.kafka.connections import OutgoingRecords
 from kafka_homes import Hook, Opener, Stopped, away_once, numbers_in, uncommitted_end, wait_until
 
 
@@ -44,7 +44,7 @@ def test_of_a_flush_that_came_half_only_the_other_half_is_written_again(opening:
     def half(topic: str, records: Any) -> Any:
         places = [place for place, partition in enumerate(records.partitions) if partition == 0]
         columns = (records.partitions, records.keys, records.values, list(records.headers))
-        send(topic, Outgoing(*([column[place] for place in places] for column in columns))).wait(10)
+        send(topic, OutgoingRecords(*([column[place] for place in places] for column in columns))).wait(10)
         raise Stopped
 
     connection.sender.send = half  # type: ignore[method-assign]

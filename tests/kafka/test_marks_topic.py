@@ -9,7 +9,7 @@ import pytest
 
 from floodmark.kafka import Fetcher, KafkaCluster, KafkaSettings, MarkRecord, marks_topic_of
 from floodmark.streams import Controller, MarkEntry, Stream, StreamHome
-from floodmark.streams.kafka_log import MarksPublisher
+from floodmark.streams.kafka.marks_topic import MarksPublisher
 from floodmark.testing import KafkaBroker
 from kafka_homes import CONSUMER, console, open_home, topic_of
 

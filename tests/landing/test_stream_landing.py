@@ -34,8 +34,8 @@ from floodmark.landing._stream_landing import (
     TIME_DECIDED,
 )
 from floodmark.streams import Controller, StreamHome, connect
-from floodmark.streams._schema import TRANSACTIONS
-from floodmark.streams._transactions import Transactions
+from floodmark.streams.local.tables import TRANSACTIONS
+from floodmark.streams.local.transactions import Transactions
 from landing_process import (
     ALL,
     DAY,

@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floodmark.streams.readers._assignment import Plan, plan
-from floodmark.streams.readers._state import Share
+from floodmark.streams.groups.state import SegmentRef
+from floodmark.streams.groups.transitions import Assignment, assign_segments
 
-Readers = dict[str, set[Share]]
+Readers = dict[str, set[SegmentRef]]
 
 
-def shares(*numbers: int) -> set[Share]:
+def shares(*numbers: int) -> set[SegmentRef]:
     return {("s", number) for number in numbers}
 
 
-def applied(readers: Mapping[str, set[Share]], made: Plan) -> tuple[Readers, set[Share]]:
+def applied(readers: Mapping[str, set[SegmentRef]], made: Assignment) -> tuple[Readers, set[SegmentRef]]:
     """Return what the readers have after a plan, and what was given back."""
     given = set() if made.given_back is None else {made.given_back}
     after = {
@@ -26,12 +26,14 @@ def applied(readers: Mapping[str, set[Share]], made: Plan) -> tuple[Readers, set
     return after, given
 
 
-def settled(readers: Mapping[str, set[Share]], free: set[Share], lags: Mapping[Share, int]) -> tuple[Readers, int]:
+def settled(
+    readers: Mapping[str, set[SegmentRef]], free: set[SegmentRef], lags: Mapping[SegmentRef, int]
+) -> tuple[Readers, int]:
     """Follow plans until there is nothing left to do, and return who has what, and how often a segment moved."""
     now, waiting = dict(readers), set(free)
     for moves in range(200):
-        made = plan(now, waiting, lags)
-        if made == Plan():
+        made = assign_segments(now, waiting, lags)
+        if made == Assignment():
             return now, moves
         now, waiting = applied(now, made)
     raise AssertionError("it never ends")
@@ -68,7 +70,7 @@ ROWS: dict[str, tuple[dict[str, set[int]], set[int], dict[int, int], dict[int, s
 def test_a_plan(
     have: dict[str, set[int]], free: set[int], lags: dict[int, int], assigned: dict[int, str], given_back: int | None
 ) -> None:
-    made = plan(
+    made = assign_segments(
         {name: shares(*numbers) for name, numbers in have.items()},
         shares(*free),
         {("s", number): lag for number, lag in lags.items()},
@@ -79,8 +81,8 @@ def test_a_plan(
 
 def test_nothing_is_asked_for_while_a_segment_is_on_its_way() -> None:
     readers = {"a": shares(0, 1, 2, 3), "b": shares()}
-    assert plan(readers, [], {}, is_giving=True) == Plan()
-    assert plan(readers, [], {}).given_back is not None
+    assert assign_segments(readers, [], {}, is_giving=True) == Assignment()
+    assert assign_segments(readers, [], {}).given_back is not None
 
 
 READERS = st.integers(1, 5)
@@ -88,7 +90,7 @@ OWNERS = st.lists(st.integers(0, 5), max_size=12)
 LAGS = st.lists(st.integers(0, 100), min_size=12, max_size=12)
 
 
-def start(readers: int, owners: list[int]) -> tuple[Readers, set[Share]]:
+def start(readers: int, owners: list[int]) -> tuple[Readers, set[SegmentRef]]:
     names = [f"r{number}" for number in range(readers)]
     have = {name: {("s", n) for n, owner in enumerate(owners) if owner == at} for at, name in enumerate(names)}
     return have, {("s", n) for n, owner in enumerate(owners) if owner >= readers}
@@ -111,7 +113,7 @@ def test_plans_end_lose_nothing_starve_nobody_and_are_stable(readers: int, owner
     assert moves <= 4 * len(owners) + 2
     if len(owners) >= readers:
         assert all(have.values()), "each has a segment while there are enough"
-    assert plan(have, [], by_share) == Plan()
+    assert assign_segments(have, [], by_share) == Assignment()
 
 
 @given(READERS, OWNERS, LAGS)
@@ -121,10 +123,10 @@ def test_a_free_segment_never_goes_back_to_the_reader_that_was_asked_for_it(
     by_share = {("s", number): lag for number, lag in enumerate(lags)}
     have, free = start(readers, owners)
     while True:
-        made = plan(have, free, by_share)
-        if made == Plan():
+        made = assign_segments(have, free, by_share)
+        if made == Assignment():
             return
         now = {**{share: name for name, one in have.items() for share in one}, **made.assigned}
         have, free = applied(have, made)
         if made.given_back is not None:
-            assert plan(have, free, by_share).assigned[made.given_back] != now[made.given_back]
+            assert assign_segments(have, free, by_share).assigned[made.given_back] != now[made.given_back]

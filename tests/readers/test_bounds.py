@@ -7,11 +7,12 @@ import pyarrow as pa
 import pytest
 
 from floodmark.errors import BoundsReversed, FloodmarkError, PositionInvalid
-from floodmark.streams import GroupCut, Layout, Position, StreamCut, StreamHome, Writer, check_cut
-from floodmark.streams._settings import make_settings
-from floodmark.streams.readers import _reader
-from floodmark.streams.readers._bounds import check_order
-from floodmark.streams.readers._time_rows import rows_between
+from floodmark.streams import GroupCut, Layout, Position, StreamCut, StreamHome, Writer
+from floodmark.streams.definition import make_settings
+from floodmark.streams.events import time_filter
+from floodmark.streams.groups.bounds import check_order
+from floodmark.streams.layout.positions import check_cut
+from floodmark.streams.readers import reader as _reader
 from group_tools import NOW, drain, fill
 
 ONE = Layout.create(1)
@@ -214,13 +215,13 @@ def test_rows_are_taken_by_their_time(
     column = settings.schema.field("at").type
     small = pa.int32() if pa.types.is_date32(column) else pa.int64()
     batch = pa.record_batch({"at": pa.array(values, small).cast(column)}, schema=settings.schema)
-    take = rows_between(settings, "at", since, until)
+    take = time_filter(settings, "at", since, until)
     assert take is not None
     assert take(batch).column("at").cast(small).to_pylist() == expected
 
 
 def test_without_bounds_or_a_column_of_times_all_rows_are_taken() -> None:
-    assert rows_between(make_settings(schema="at BIGINT", time_columns="at"), "at", None, None) is None
-    assert rows_between(make_settings(schema="at BIGINT"), "time", 5, None) is None
-    assert rows_between(make_settings(time_columns="at"), "at", 5, None) is None
-    assert rows_between(make_settings(schema="at STRING", time_columns="at"), "at", 5, None) is None
+    assert time_filter(make_settings(schema="at BIGINT", time_columns="at"), "at", None, None) is None
+    assert time_filter(make_settings(schema="at BIGINT"), "time", 5, None) is None
+    assert time_filter(make_settings(time_columns="at"), "at", 5, None) is None
+    assert time_filter(make_settings(schema="at STRING", time_columns="at"), "at", 5, None) is None

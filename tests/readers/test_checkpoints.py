@@ -15,8 +15,9 @@ from floodmark.errors import (
     GroupReset,
     InvalidOption,
 )
-from floodmark.streams import Checkpoint, GroupCut, Reader, StreamHome, TimeWindow, check_cut
-from floodmark.streams.readers import _reader
+from floodmark.streams import Checkpoint, GroupCut, Reader, StreamHome, TimeWindow
+from floodmark.streams.layout.positions import check_cut
+from floodmark.streams.readers import reader as _reader
 from floodmark.testing import ManualClock
 from group_tools import NOW, crash, drain, fill, payloads, settle, until
 

@@ -19,20 +19,11 @@ from floodmark.errors import (
     ReaderExists,
     ReaderExpelled,
 )
-from floodmark.streams import (
-    Checkpoint,
-    CheckpointRequest,
-    Controller,
-    MarkOutcome,
-    ReadBatch,
-    Reader,
-    Writer,
-    _catalog,
-    _shares,
-    check_cut,
-    connect,
-)
-from floodmark.streams.readers import _membership
+from floodmark.streams import Checkpoint, CheckpointRequest, Controller, MarkOutcome, ReadBatch, Reader, Writer, connect
+from floodmark.streams import controller as _shares
+from floodmark.streams.layout.positions import check_cut
+from floodmark.streams.local import catalog as _catalog
+from floodmark.streams.readers import reader as _membership
 from floodmark.testing import ManualClock
 from group_tools import NOW, crash
 

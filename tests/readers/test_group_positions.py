@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from floodmark.errors import OffsetOutOfRange
-from floodmark.streams import Layout, Position, Standing, compare, is_cut
-from floodmark.streams.readers._positions_of_group import StreamFacts, moved, settled, stop_at
-from floodmark.streams.readers._state import StreamPart
+from floodmark.streams import Layout, Position
+from floodmark.streams.groups.state import StreamPart
+from floodmark.streams.groups.transitions import StreamFacts, move_forward, pass_finished_segments, stop_at
+from floodmark.streams.layout.positions import Standing, compare, is_cut
 from scaled_layouts import SCALES, Scales, after
 
 ONE, TWO = Layout.create(1), Layout.create(2)
@@ -58,38 +59,38 @@ SETTLED: dict[str, tuple[Layout, Position, Position | None, Position, Position, 
 def test_what_is_read_to_its_end_is_replaced(
     layout: Layout, ends: Position, end: Position | None, position: Position, expected: Position, finished: set[int]
 ) -> None:
-    found = settled(part(position, end=end), StreamFacts(layout, ends), now=5)
+    found = pass_finished_segments(part(position, end=end), StreamFacts(layout, ends), now=5)
     assert (found.position, set(found.finished)) == (expected, finished)
 
 
 def test_a_sealed_stream_is_finished_where_it_ends() -> None:
     facts = StreamFacts(TWO, {0: 4, 1: 5}, is_sealed=True)
-    assert settled(part({0: 4, 1: 4}), facts, 0).finished == {0}
-    assert settled(part({0: 4, 1: 5}), facts, 0).is_finished
+    assert pass_finished_segments(part({0: 4, 1: 4}), facts, 0).finished == {0}
+    assert pass_finished_segments(part({0: 4, 1: 5}), facts, 0).is_finished
 
 
 def test_an_end_time_becomes_a_cut_when_the_log_has_come_there() -> None:
     unknown, known = StreamFacts(ONE, {0: 9}), StreamFacts(ONE, {0: 9}, end={0: 3})
     open_part = part({0: 5}, until=100)
-    assert settled(open_part, unknown, 0).end is None
-    assert settled(open_part, known, 0).is_finished
-    assert settled(part({0: 5}), known, 0).end is None, "a group without an end time has no end"
+    assert pass_finished_segments(open_part, unknown, 0).end is None
+    assert pass_finished_segments(open_part, known, 0).is_finished
+    assert pass_finished_segments(part({0: 5}), known, 0).end is None, "a group without an end time has no end"
 
 
 def test_positions_move_forward_only_and_not_beyond_the_end() -> None:
     facts = StreamFacts(TWO, {0: 9, 1: 9})
-    there = moved(part({0: 5, 1: 5}), {0: 7, 1: 3, 4: 9}, facts, now=60)
+    there = move_forward(part({0: 5, 1: 5}), {0: 7, 1: 3, 4: 9}, facts, now=60)
     assert (there.position, there.moved) == ({0: 7, 1: 5}, {0: 60})
     with pytest.raises(OffsetOutOfRange):
-        moved(there, {0: 10}, facts, now=60)
+        move_forward(there, {0: 10}, facts, now=60)
 
 
 def test_a_segment_that_begins_is_as_far_in_time_as_those_before_it() -> None:
     layout = TWO.merge([0, 1])
     facts = StreamFacts(layout, {0: 1, 1: 1, 2: 0})
-    both = settled(part({0: 1, 1: 1}, times={0: 50, 1: 70}), facts, now=9)
+    both = pass_finished_segments(part({0: 1, 1: 1}, times={0: 50, 1: 70}), facts, now=9)
     assert (both.times, both.moved) == ({2: 50}, {2: 9})
-    assert settled(part({0: 1, 1: 1}, times={0: 50}), facts, now=9).times == {}
+    assert pass_finished_segments(part({0: 1, 1: 1}, times={0: 50}), facts, now=9).times == {}
 
 
 def test_lag_is_in_whole_seconds_behind_the_newest_watermark() -> None:
@@ -107,12 +108,12 @@ def test_whatever_is_finished_first_the_position_is_a_cut_and_all_is_read_in_ord
     layout = after(scales)
     ends = {segment.id: data.draw(st.integers(0, 2)) for segment in layout.segments}
     facts = StreamFacts(layout, ends, is_sealed=True)
-    now = settled(part({0: 0, 1: 0}), facts, 0)
+    now = pass_finished_segments(part({0: 0, 1: 0}), facts, 0)
     cuts = [now.position]
     begun: set[int] = set(now.position)
     while not now.is_finished:
         segment = data.draw(st.sampled_from(sorted(set(now.position) - now.finished)))
-        now = settled(moved(now, {segment: ends[segment]}, facts, 0), facts, 0)
+        now = pass_finished_segments(move_forward(now, {segment: ends[segment]}, facts, 0), facts, 0)
         cuts.append(now.position)
         begun |= set(now.position)
     assert all(is_cut(layout, cut) for cut in cuts)
@@ -129,12 +130,15 @@ def test_a_group_that_ends_at_a_cut_reads_exactly_what_lies_before_it(scales: Sc
     epoch = data.draw(st.integers(0, layout.epoch))
     end = {s.id: data.draw(st.integers(0, ends[s.id])) for s in layout.segments_of(epoch)}
     facts = StreamFacts(layout, ends)
-    now, read = settled(part({0: 0, 1: 0}, end=end), facts, 0), {segment.id: 0 for segment in layout.segments}
+    now, read = (
+        pass_finished_segments(part({0: 0, 1: 0}, end=end), facts, 0),
+        {segment.id: 0 for segment in layout.segments},
+    )
     while not now.is_finished:
         segment = data.draw(st.sampled_from(sorted(set(now.position) - now.finished)))
         stop = stop_at(layout, end, segment)
         read[segment] = ends[segment] if stop is None else stop
-        now = settled(moved(now, {segment: read[segment]}, facts, 0), facts, 0)
+        now = pass_finished_segments(move_forward(now, {segment: read[segment]}, facts, 0), facts, 0)
     assert is_cut(layout, now.position)
     for number in read:
         assert read[number] == end.get(number, ends[number] if layout.has_descendant(number, end) else 0)

@@ -5,19 +5,21 @@ from dataclasses import replace
 import pytest
 
 from floodmark.errors import CheckpointPending, GroupReset, ReaderExists, ReaderExpelled
-from floodmark.streams import GroupState, Layout, Position, StreamPart
-from floodmark.streams.readers._checkpointing import cancelled, started
-from floodmark.streams.readers._positions_of_group import StreamFacts
-from floodmark.streams.readers._requests import Report
-from floodmark.streams.readers._steps import (
+from floodmark.streams import GroupState, Layout, Position
+from floodmark.streams.groups.requests import Report
+from floodmark.streams.groups.state import StreamPart
+from floodmark.streams.groups.transitions import (
     KEPT_CHECKPOINTS,
     Facts,
-    expelled,
-    joined,
-    left,
-    reset,
-    synced,
-    tended,
+    StreamFacts,
+    cancel_checkpoint,
+    expel_reader,
+    join_reader,
+    leave_reader,
+    reset_group,
+    start_checkpoint,
+    sync_reader,
+    tend_group,
 )
 
 TTL = 30
@@ -31,7 +33,7 @@ def group(position: Position, *more: StreamPart, **others: object) -> GroupState
 
 def with_readers(state: GroupState, *names: str, facts: Facts = SIX, now: int = 0) -> GroupState:
     for name in names:
-        state = joined(state, name, f"{name}-1", TTL, facts, now)
+        state = join_reader(state, name, f"{name}-1", TTL, facts, now)
     return state
 
 
@@ -57,10 +59,10 @@ def taken(state: GroupState, **shares: set[int]) -> GroupState:
 
 def test_s_42_positions_are_kept_while_segments_change_hands() -> None:
     state = taken(with_readers(group(dict.fromkeys(range(6), 0)), "r1", "r2"), r1={0, 1, 2}, r2={3, 4, 5})
-    state = synced(state, said(state, "r1", {0: 10, 1: 11, 2: 12}), SIX, 1)
-    state = synced(state, said(state, "r2", {3: 13, 4: 14, 5: 15}), SIX, 1)
+    state = sync_reader(state, said(state, "r1", {0: 10, 1: 11, 2: 12}), SIX, 1)
+    state = sync_reader(state, said(state, "r2", {3: 13, 4: 14, 5: 15}), SIX, 1)
     state = taken(with_readers(state, "r3", now=1), r1={1, 2}, r2={4, 5}, r3={0, 3})
-    state = synced(state, said(state, "r3", {0: 20, 3: 23}), SIX, 2)
+    state = sync_reader(state, said(state, "r3", {0: 20, 3: 23}), SIX, 2)
     assert state.part("s").position == {0: 20, 1: 11, 2: 12, 3: 23, 4: 14, 5: 15}
 
 
@@ -68,8 +70,8 @@ def test_s_43_a_segment_that_is_given_back_does_not_go_back() -> None:
     # In the model system a release overwrites, also downwards. By ruling what was acknowledged stays so: a group's
     # position never goes back except by a reset, or its window would.
     state = taken(with_readers(group({0: 0}), "r1"), r1={0})
-    state = synced(state, said(state, "r1", {0: 123}), SIX, 1)
-    state = synced(state, said(state, "r1", {0: 1}, released=frozenset({("s", 0)})), SIX, 2)
+    state = sync_reader(state, said(state, "r1", {0: 123}), SIX, 1)
+    state = sync_reader(state, said(state, "r1", {0: 1}, released=frozenset({("s", 0)})), SIX, 2)
     assert state.part("s").position == {0: 123}
 
 
@@ -80,7 +82,7 @@ def test_s_41_a_finished_segment_gives_way_in_its_own_stream_only() -> None:
         "t": StreamFacts(Layout.create(1), {0: 1}),
     }
     state = with_readers(group({0: 1}, other), "r1", facts=facts)
-    state = synced(state, said(state, "r1", {0: 9}), facts, 1)
+    state = sync_reader(state, said(state, "r1", {0: 9}), facts, 1)
     assert [part.position for part in state.parts] == [{1: 0}, {0: 1}]
     (reader,) = state.readers
     assert reader.shares == {("s", 1), ("t", 0)}
@@ -88,68 +90,68 @@ def test_s_41_a_finished_segment_gives_way_in_its_own_stream_only() -> None:
 
 def test_only_the_owner_of_a_segment_moves_it() -> None:
     state = taken(with_readers(group({0: 0, 1: 0}), "r1", "r2"), r1={0}, r2={1})
-    state = synced(state, said(state, "r1", {0: 5, 1: 5}), SIX, 1)
+    state = sync_reader(state, said(state, "r1", {0: 5, 1: 5}), SIX, 1)
     assert state.part("s").position == {0: 5, 1: 0}
 
 
 def test_a_reader_joins_once_and_its_id_is_free_when_it_is_dead() -> None:
     state = with_readers(group({0: 0}), "r1")
-    assert joined(state, "r1", "r1-1", TTL, SIX, 5).readers[0].beat_at == 5
+    assert join_reader(state, "r1", "r1-1", TTL, SIX, 5).readers[0].beat_at == 5
     with pytest.raises(ReaderExists):
-        joined(state, "r1", "another", TTL, SIX, TTL - 1)
-    assert joined(state, "r1", "another", TTL, SIX, TTL).readers[0].instance == "another"
+        join_reader(state, "r1", "another", TTL, SIX, TTL - 1)
+    assert join_reader(state, "r1", "another", TTL, SIX, TTL).readers[0].instance == "another"
 
 
 def test_a_reader_that_falls_silent_is_sent_away_by_whoever_comes() -> None:
     state = with_readers(group(dict.fromkeys(range(6), 0)), "r1", "r2")
     state = taken(state, r1={0, 1, 2}, r2={3, 4, 5})
-    state = synced(state, said(state, "r1", {0: 7}), SIX, 20)
+    state = sync_reader(state, said(state, "r1", {0: 7}), SIX, 20)
     assert owned(state) == {"r1": [0, 1, 2], "r2": [3, 4, 5]}
-    state = synced(state, said(state, "r1"), SIX, 30)
+    state = sync_reader(state, said(state, "r1"), SIX, 30)
     assert owned(state) == {"r1": [0, 1, 2, 3, 4, 5]}
     with pytest.raises(ReaderExpelled):
-        synced(state, said(state, "r2", {3: 9}), SIX, 31)
+        sync_reader(state, said(state, "r2", {3: 9}), SIX, 31)
     assert state.part("s").position[3] == 0
 
 
 def test_an_older_instance_of_a_reader_is_not_heard() -> None:
     state = with_readers(group({0: 0}), "r1")
     report = said(state, "r1", {0: 9})
-    state = joined(state, "r1", "r1-2", TTL, SIX, TTL)
+    state = join_reader(state, "r1", "r1-2", TTL, SIX, TTL)
     with pytest.raises(ReaderExpelled):
-        synced(state, report, SIX, TTL)
-    assert left(state, report, SIX, TTL) == state
+        sync_reader(state, report, SIX, TTL)
+    assert leave_reader(state, report, SIX, TTL) == state
 
 
 def test_a_segment_that_is_asked_for_does_not_weigh_on_its_reader_any_more() -> None:
     state = taken(with_readers(group(dict.fromkeys(range(6), 0)), "r1", "r2"), r1={0, 1, 2}, r2={3, 4})
     r1, r2 = state.readers
-    state = tended(replace(state, readers=(replace(r1, giving=frozenset({("s", 0)})), r2)), SIX, 1)
+    state = tend_group(replace(state, readers=(replace(r1, giving=frozenset({("s", 0)})), r2)), SIX, 1)
     assert owned(state) == {"r1": [0, 1, 2, 5], "r2": [3, 4]}
 
 
 def test_a_late_sign_of_life_counts_while_nobody_has_noticed() -> None:
     state = with_readers(group({0: 0}), "r1")
-    state = synced(state, said(state, "r1"), SIX, 10 * TTL)
+    state = sync_reader(state, said(state, "r1"), SIX, 10 * TTL)
     assert owned(state) == {"r1": [0]}
 
 
 def test_a_clock_that_goes_back_lets_the_dead_live_one_ttl_and_no_longer() -> None:
     state = with_readers(group({0: 0}), "r1", now=1_000_000)
-    state = tended(state, SIX, 100)
+    state = tend_group(state, SIX, 100)
     assert state.readers[0].beat_at == 100
-    assert tended(state, SIX, 100 + TTL).readers == ()
+    assert tend_group(state, SIX, 100 + TTL).readers == ()
 
 
 def test_leaving_says_the_last_word_and_twice_is_no_error() -> None:
     state = with_readers(group({0: 0}), "r1", "r2")
     report = said(state, "r1", {0: 8})
-    after = left(state, report, SIX, 1)
+    after = leave_reader(state, report, SIX, 1)
     assert (owned(after), after.part("s").position) == ({"r2": [0]}, {0: 8})
-    assert left(after, report, SIX, 2) == after
-    assert expelled(after, "r1", "r1-1", SIX, 1) == after
-    assert owned(expelled(after, "r2", "another", SIX, 1)) == {"r2": [0]}
-    assert owned(expelled(after, "r2", "r2-1", SIX, 1)) == {}
+    assert leave_reader(after, report, SIX, 2) == after
+    assert expel_reader(after, "r1", "r1-1", SIX, 1) == after
+    assert owned(expel_reader(after, "r2", "another", SIX, 1)) == {"r2": [0]}
+    assert owned(expel_reader(after, "r2", "r2-1", SIX, 1)) == {}
 
 
 def test_one_segment_at_a_time_changes_hands() -> None:
@@ -161,7 +163,7 @@ def test_one_segment_at_a_time_changes_hands() -> None:
             break
         (giver,) = givers
         assert len(giver.giving) == 1
-        state = synced(state, said(state, giver.id, {0: 3}, released=giver.giving), SIX, 1)
+        state = sync_reader(state, said(state, giver.id, {0: 3}, released=giver.giving), SIX, 1)
     assert owned(state) == {"r1": [3, 4, 5], "r2": [0, 1, 2]}
     assert state.part("s").position[0] == 3
 
@@ -169,36 +171,38 @@ def test_one_segment_at_a_time_changes_hands() -> None:
 def test_times_and_places_only_rise_and_times_only_of_own_segments() -> None:
     state = taken(with_readers(group({0: 0, 1: 0}), "r1", "r2"), r1={0}, r2={1})
     report = said(state, "r1", {0: 1}, times={("s", 0): 50, ("s", 1): 99}, places={("s", "time"): 4})
-    state = synced(state, report, SIX, 1)
-    state = synced(state, said(state, "r1", times={("s", 0): 40}, places={("s", "time"): 3}), SIX, 1)
+    state = sync_reader(state, report, SIX, 1)
+    state = sync_reader(state, said(state, "r1", times={("s", 0): 40}, places={("s", "time"): 3}), SIX, 1)
     assert (state.part("s").times, state.part("s").places) == ({0: 50}, {"time": 4})
 
 
 def test_a_reset_ends_what_was_open_and_is_done_once() -> None:
     state = with_readers(group({0: 50}), "r1")
-    state = started(state, "c1", "noon", 60, 0)
+    state = start_checkpoint(state, "c1", "noon", 60, 0)
     back = (replace(state.part("s"), position={0: 7}),)
-    after = reset(state, back, "reset-1", SIX, 1)
+    after = reset_group(state, back, "reset-1", SIX, 1)
     assert (after.generation, after.readers, after.pending, after.part("s").position) == (2, (), None, {0: 7})
     with pytest.raises(GroupReset):
-        synced(after, said(state, "r1"), SIX, 2)
+        sync_reader(after, said(state, "r1"), SIX, 2)
     joined_again = with_readers(after, "r1", now=3)
-    assert reset(joined_again, back, "reset-1", SIX, 4) == joined_again
-    assert left(joined_again, said(state, "r1", {0: 60}), SIX, 5) == joined_again, "the old instance is not heard"
+    assert reset_group(joined_again, back, "reset-1", SIX, 4) == joined_again
+    assert leave_reader(joined_again, said(state, "r1", {0: 60}), SIX, 5) == joined_again, (
+        "the old instance is not heard"
+    )
 
 
 def test_a_checkpoint_has_what_each_reader_had_acknowledged_when_it_confirmed() -> None:
     state = taken(with_readers(group({0: 0, 1: 0, 2: 0}), "r1", "r2"), r1={0}, r2={1})
-    state = tended(started(state, "c1", "noon", 60, 1), SIX, 1)
-    state = synced(state, said(state, "r1", {0: 5}), SIX, 2)
-    state = synced(state, said(state, "r1", {0: 6}, confirms="c1"), SIX, 3)
-    state = synced(state, said(state, "r1", {0: 9}), SIX, 4)
+    state = tend_group(start_checkpoint(state, "c1", "noon", 60, 1), SIX, 1)
+    state = sync_reader(state, said(state, "r1", {0: 5}), SIX, 2)
+    state = sync_reader(state, said(state, "r1", {0: 6}, confirms="c1"), SIX, 3)
+    state = sync_reader(state, said(state, "r1", {0: 9}), SIX, 4)
     assert state.pending is not None
     assert state.pending.waits_for == {"r2"}
-    state = synced(state, said(state, "r2", {1: 4}), SIX, 5)
-    state = synced(state, said(state, "r2", {1: 7}, confirms="another"), SIX, 6)
+    state = sync_reader(state, said(state, "r2", {1: 4}), SIX, 5)
+    state = sync_reader(state, said(state, "r2", {1: 7}, confirms="another"), SIX, 6)
     assert state.pending is not None, "it confirmed something else"
-    state = synced(state, said(state, "r2", {1: 8}, confirms="c1"), SIX, 7)
+    state = sync_reader(state, said(state, "r2", {1: 8}, confirms="c1"), SIX, 7)
     assert state.pending is None
     (checkpoint,) = state.checkpoints
     assert checkpoint.cut["s"].cut == {0: 6, 1: 8, 2: 0}
@@ -208,93 +212,93 @@ def test_a_checkpoint_has_what_each_reader_had_acknowledged_when_it_confirmed() 
 
 def test_while_a_checkpoint_is_under_way_nothing_is_shared_out() -> None:
     state = with_readers(group(dict.fromkeys(range(6), 0)), "r1", "r2")
-    state = started(taken(state, r1={0}, r2={1}), "c1", "noon", 60, 0)
-    state = synced(state, said(state, "r1", {0: 1}), SIX, 1)
+    state = start_checkpoint(taken(state, r1={0}, r2={1}), "c1", "noon", 60, 0)
+    state = sync_reader(state, said(state, "r1", {0: 1}), SIX, 1)
     state = with_readers(state, "r3", now=1)
     assert owned(state) == {"r1": [0], "r2": [1], "r3": []}
     for reader in ("r1", "r2"):
-        state = synced(state, said(state, reader, confirms="c1"), SIX, 2)
+        state = sync_reader(state, said(state, reader, confirms="c1"), SIX, 2)
     assert sum(len(one) for one in owned(state).values()) == 6
 
 
 def test_a_checkpoint_crosses_a_scale_on_its_own() -> None:
     facts = {"s": StreamFacts(Layout.create(2).merge([0, 1]), {0: 4, 1: 4, 2: 9})}
     state = taken(with_readers(group({0: 0, 1: 0}), "r1", "r2", facts=facts), r1={0}, r2={1})
-    state = started(state, "c1", "noon", 60, 0)
-    state = synced(state, said(state, "r1", {0: 3}, confirms="c1"), facts, 1)
-    state = synced(state, said(state, "r1", {0: 4}), facts, 2)
-    state = synced(state, said(state, "r2", {1: 4}), facts, 3)
+    state = start_checkpoint(state, "c1", "noon", 60, 0)
+    state = sync_reader(state, said(state, "r1", {0: 3}, confirms="c1"), facts, 1)
+    state = sync_reader(state, said(state, "r1", {0: 4}), facts, 2)
+    state = sync_reader(state, said(state, "r2", {1: 4}), facts, 3)
     assert state.part("s").position == {2: 0}
-    state = synced(state, said(state, "r2", confirms="c1"), facts, 4)
+    state = sync_reader(state, said(state, "r2", confirms="c1"), facts, 4)
     assert state.checkpoints[0].cut["s"].cut == {0: 3, 1: 4}
-    again = started(with_readers(group({0: 0, 1: 0}), "r1", facts=facts), "c2", "one", 60, 0)
-    again = synced(again, said(again, "r1", {0: 4, 1: 4}, confirms="c2"), facts, 1)
+    again = start_checkpoint(with_readers(group({0: 0, 1: 0}), "r1", facts=facts), "c2", "one", 60, 0)
+    again = sync_reader(again, said(again, "r1", {0: 4, 1: 4}, confirms="c2"), facts, 1)
     assert again.checkpoints[0].cut["s"].cut == {2: 0}
 
 
 def test_the_place_of_a_checkpoint_is_not_ahead_of_its_cut() -> None:
     state = taken(with_readers(group({0: 0, 1: 0}), "r1", "r2"), r1={0}, r2={1})
-    state = started(state, "c1", "noon", 60, 0)
-    state = synced(state, said(state, "r1", {0: 5}, confirms="c1"), SIX, 1)
-    state = synced(state, said(state, "r1", {0: 9}, places={("s", "time"): 3}), SIX, 2)
-    state = synced(state, said(state, "r2", {1: 9}, confirms="c1"), SIX, 3)
+    state = start_checkpoint(state, "c1", "noon", 60, 0)
+    state = sync_reader(state, said(state, "r1", {0: 5}, confirms="c1"), SIX, 1)
+    state = sync_reader(state, said(state, "r1", {0: 9}, places={("s", "time"): 3}), SIX, 2)
+    state = sync_reader(state, said(state, "r2", {1: 9}, confirms="c1"), SIX, 3)
     assert (state.checkpoints[0].cut["s"].places, state.part("s").places) == ({}, {"time": 3})
 
 
 @pytest.mark.parametrize("how", ["dies", "leaves", "is expelled"])
 def test_a_reader_that_goes_counts_with_what_it_had_acknowledged(how: str) -> None:
     state = taken(with_readers(group({0: 0, 1: 0}), "r1", "r2"), r1={0}, r2={1})
-    state = started(state, "c1", "noon", 10_000, 0)
-    state = synced(state, said(state, "r2", {1: 4}), SIX, 20)
+    state = start_checkpoint(state, "c1", "noon", 10_000, 0)
+    state = sync_reader(state, said(state, "r2", {1: 4}), SIX, 20)
     if how == "dies":
-        state = synced(state, said(state, "r1", {0: 2}), SIX, 20)
-        state = synced(state, said(state, "r1", confirms="c1"), SIX, 20 + TTL)
+        state = sync_reader(state, said(state, "r1", {0: 2}), SIX, 20)
+        state = sync_reader(state, said(state, "r1", confirms="c1"), SIX, 20 + TTL)
     else:
-        state = synced(state, said(state, "r1", {0: 2}, confirms="c1"), SIX, 20)
+        state = sync_reader(state, said(state, "r1", {0: 2}, confirms="c1"), SIX, 20)
         last = said(state, "r2", {1: 4})
-        state = left(state, last, SIX, 21) if how == "leaves" else expelled(state, "r2", "r2-1", SIX, 21)
+        state = leave_reader(state, last, SIX, 21) if how == "leaves" else expel_reader(state, "r2", "r2-1", SIX, 21)
     (checkpoint,) = state.checkpoints
     assert checkpoint.cut["s"].cut == {0: 2, 1: 4}
     assert (checkpoint.confirmed, checkpoint.missing) == (("r1",), ("r2",))
 
 
 def test_a_checkpoint_that_nobody_confirms_is_given_up_by_the_clock_of_the_store() -> None:
-    state = started(with_readers(group({0: 0}), "r1"), "c1", "noon", 20, 0)
-    assert tended(state, SIX, 19).pending is not None
-    assert tended(state, SIX, 20).pending is None
-    back = tended(started(with_readers(group({0: 0}), "r1", now=500), "c1", "noon", 20, 500), SIX, 100)
+    state = start_checkpoint(with_readers(group({0: 0}), "r1"), "c1", "noon", 20, 0)
+    assert tend_group(state, SIX, 19).pending is not None
+    assert tend_group(state, SIX, 20).pending is None
+    back = tend_group(start_checkpoint(with_readers(group({0: 0}), "r1", now=500), "c1", "noon", 20, 500), SIX, 100)
     assert back.pending is not None
-    assert tended(back, SIX, 120).pending is None, "a clock that went back does not keep it for ever"
+    assert tend_group(back, SIX, 120).pending is None, "a clock that went back does not keep it for ever"
 
 
 def test_a_checkpoint_whose_last_reader_dies_at_its_deadline_is_complete() -> None:
-    state = started(with_readers(group({0: 3}), "r1"), "c1", "noon", TTL, 0)
-    assert tended(state, SIX, TTL).checkpoints[0].missing == ("r1",)
+    state = start_checkpoint(with_readers(group({0: 3}), "r1"), "c1", "noon", TTL, 0)
+    assert tend_group(state, SIX, TTL).checkpoints[0].missing == ("r1",)
 
 
 def test_checkpoints_come_one_at_a_time_and_can_be_asked_for_twice() -> None:
-    state = started(with_readers(group({0: 0}), "r1"), "c1", "noon", 60, 0)
-    assert started(state, "c1", "noon", 60, 1) == state
+    state = start_checkpoint(with_readers(group({0: 0}), "r1"), "c1", "noon", 60, 0)
+    assert start_checkpoint(state, "c1", "noon", 60, 1) == state
     with pytest.raises(CheckpointPending):
-        started(state, "c2", "one", 60, 1)
-    assert cancelled(state, "c2") == state
-    assert cancelled(state, "c1").pending is None
-    done = synced(state, said(state, "r1", confirms="c1"), SIX, 2)
-    assert started(done, "c1", "noon", 60, 3) == done
-    assert cancelled(done, "c1") == done
+        start_checkpoint(state, "c2", "one", 60, 1)
+    assert cancel_checkpoint(state, "c2") == state
+    assert cancel_checkpoint(state, "c1").pending is None
+    done = sync_reader(state, said(state, "r1", confirms="c1"), SIX, 2)
+    assert start_checkpoint(done, "c1", "noon", 60, 3) == done
+    assert cancel_checkpoint(done, "c1") == done
 
 
 def test_without_readers_a_checkpoint_is_complete_at_once_and_the_newest_are_kept() -> None:
     state = group({0: 5})
     for number in range(KEPT_CHECKPOINTS + 2):
-        state = tended(started(state, f"c{number}", "same name", 60, number), SIX, number)
+        state = tend_group(start_checkpoint(state, f"c{number}", "same name", 60, number), SIX, number)
     assert [checkpoint.id for checkpoint in state.checkpoints] == [f"c{n}" for n in range(2, KEPT_CHECKPOINTS + 2)]
 
 
 def test_a_state_comes_back_as_it_was_saved() -> None:
     state = with_readers(group({0: 5, 1: 0}), "r1", "r2")
-    state = tended(started(group({0: 5}), "c0", "first", 9, 0), SIX, 0)
-    state = started(with_readers(state, "r1", "r2"), "c1", "noon", 60, 0)
+    state = tend_group(start_checkpoint(group({0: 5}), "c0", "first", 9, 0), SIX, 0)
+    state = start_checkpoint(with_readers(state, "r1", "r2"), "c1", "noon", 60, 0)
     full = replace(state.part("s"), times={0: 4}, moved={0: 3}, places={"time": 2}, end={0: 9}, since=1, until=2)
     state = replace(state, parts=(full,), reset_id="x", version=9)
     assert GroupState.load(state.save()) == state

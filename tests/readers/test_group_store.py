@@ -21,9 +21,9 @@ from floodmark.errors import (
     UnknownReader,
 )
 from floodmark.streams import Controller, ReaderGroup, StreamHome
-from floodmark.streams._catalog import Catalog
-from floodmark.streams.readers._requests import GroupRef, NewGroup, Report, StreamBounds
-from floodmark.streams.readers._store import GroupStore
+from floodmark.streams.groups.requests import GroupRef, NewGroup, Report, StreamBounds
+from floodmark.streams.local.catalog import Catalog
+from floodmark.streams.local.groups import GroupStore
 from floodmark.testing import ManualClock
 from group_tools import NOW, counts, crash, drain, fill, payloads, settle
 

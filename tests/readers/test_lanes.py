@@ -5,8 +5,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from floodmark.streams import Chunk, MarksLog, StreamHome, WindowReader
-from floodmark.streams.readers._lanes import Lane
+from floodmark.streams import Chunk, StreamHome
+from floodmark.streams.marks.log import MarksLog
+from floodmark.streams.marks.windows import MovingWindow
+from floodmark.streams.readers.reader import SegmentCursor
 from group_tools import NOW, settle
 
 
@@ -25,15 +27,15 @@ class GappyLog:
                 yield chunk
 
 
-def read(lane: Lane, log: Any, most: int = 100) -> list[tuple[int, list[int]]]:
+def read(lane: SegmentCursor, log: Any, most: int = 100) -> list[tuple[int, list[int]]]:
     found = []
     while (chunk := lane.next(log, None, most)) is not None:  # type: ignore[arg-type]
         found.append((chunk.first, chunk.batch["n"].to_pylist()))
     return found
 
 
-def lane() -> Lane:
-    return Lane(("s", 0), 0, WindowReader(MarksLog()))
+def lane() -> SegmentCursor:
+    return SegmentCursor(("s", 0), 0, MovingWindow(MarksLog()))
 
 
 def test_a_lane_reads_what_is_there_in_pieces_and_over_gaps() -> None:

@@ -8,28 +8,29 @@ from typing import Any
 
 import pytest
 
-from floodmark.streams import GroupState, StreamHome, StreamPart
-from floodmark.streams.readers._requests import (
+from floodmark.streams import GroupState, StreamHome
+from floodmark.streams.groups.requests import (
     Bound,
     GroupRef,
     NewGroup,
     News,
     Report,
     StreamBounds,
-    Wanted,
-    WantedStream,
+    StreamSubscription,
+    Subscription,
 )
+from floodmark.streams.groups.state import StreamPart
 from group_tools import fill
 
 LONG = 20.0
 
 
 @pytest.fixture
-def wanted(live: StreamHome) -> Wanted:
+def wanted(live: StreamHome) -> Subscription:
     stream = live.create_stream("s", segments=2, rate_floor="1 millisecond")
     state = live.create_group("g", "s").state
-    known = WantedStream(stream.info.id, stream.info.version, {0: 0, 1: 0}, {"time": 0})
-    return Wanted(GroupRef("g", state.group_id), state.version, (known,))
+    known = StreamSubscription(stream.info.id, stream.info.version, {0: 0, 1: 0}, {"time": 0})
+    return Subscription(GroupRef("g", state.group_id), state.version, (known,))
 
 
 def key_in(home: StreamHome, segment: int) -> str:
@@ -73,7 +74,10 @@ CHANGES: dict[str, tuple[Callable[[StreamHome], None], Callable[[News, StreamHom
 
 @pytest.mark.parametrize(("change", "holds"), CHANGES.values(), ids=CHANGES)
 def test_news_come_as_soon_as_they_are_there(
-    live: StreamHome, wanted: Wanted, change: Callable[[StreamHome], None], holds: Callable[[News, StreamHome], bool]
+    live: StreamHome,
+    wanted: Subscription,
+    change: Callable[[StreamHome], None],
+    holds: Callable[[News, StreamHome], bool],
 ) -> None:
     thread = threading.Timer(0.1, change, (live,))
     thread.start()
@@ -85,7 +89,7 @@ def test_news_come_as_soon_as_they_are_there(
     assert news.is_new_to(wanted)
 
 
-def test_without_news_the_time_runs_out_and_what_is_known_is_told(live: StreamHome, wanted: Wanted) -> None:
+def test_without_news_the_time_runs_out_and_what_is_known_is_told(live: StreamHome, wanted: Subscription) -> None:
     begun = time.monotonic()
     news = live._backend.news(wanted, 0.1)
     assert time.monotonic() - begun >= 0.1
@@ -93,7 +97,7 @@ def test_without_news_the_time_runs_out_and_what_is_known_is_told(live: StreamHo
     assert not news.is_new_to(wanted)
 
 
-def test_what_was_there_before_is_told_at_once(live: StreamHome, wanted: Wanted) -> None:
+def test_what_was_there_before_is_told_at_once(live: StreamHome, wanted: Subscription) -> None:
     fill(live, "s", 10)
     news = live._backend.news(wanted, LONG)
     assert sum(news.streams[0].ends.values()) == 10
@@ -101,7 +105,7 @@ def test_what_was_there_before_is_told_at_once(live: StreamHome, wanted: Wanted)
     assert not live._backend.news(known, 0).is_new_to(known)
 
 
-def test_segments_that_nobody_waits_for_are_no_news(live: StreamHome, wanted: Wanted) -> None:
+def test_segments_that_nobody_waits_for_are_no_news(live: StreamHome, wanted: Subscription) -> None:
     mine = replace(wanted, streams=(replace(wanted.streams[0], ends={0: 0}, marks={}),))
     write(live)
     assert not live._backend.news(mine, 0).is_new_to(mine)
@@ -115,8 +119,8 @@ SENT: list[Any] = [
     StreamBounds("s", "at", Bound({0: 1}), Bound(time=9), waits=False),
     NewGroup("g", 2**60, (StreamBounds("s"),)),
     Report("r", "i", 2, {("s", 0): 5}, frozenset({("s", 1)}), {("s", 0): -4}, {("s", "at"): 3}, "c"),
-    Wanted(GroupRef("g", 5), 3, (WantedStream(7, 1, {0: 4}, {"at": -1}),)),
-    News((WantedStream(7, -1, {0: 4}, {}),), STATE),
+    Subscription(GroupRef("g", 5), 3, (StreamSubscription(7, 1, {0: 4}, {"at": -1}),)),
+    News((StreamSubscription(7, -1, {0: 4}, {}),), STATE),
     News(),
     STATE,
 ]

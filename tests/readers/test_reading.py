@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from floodmark.streams import StreamHome
-from floodmark.streams.readers import _reader
+from floodmark.streams.readers import reader as _reader
 from group_tools import NOW, counts, crash, drain, fill, payloads, settle
 
 

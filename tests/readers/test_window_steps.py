@@ -4,18 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from floodmark.errors import UnknownSegment
-from floodmark.streams import (
-    EntryKind,
-    Layout,
-    MarkEntry,
-    MarksLog,
-    Position,
-    Standing,
-    TimeWindow,
-    WindowReader,
-    compare,
-)
-from floodmark.streams.readers._reader_windows import SeenMarks, StreamWindow
+from floodmark.streams import EntryKind, Layout, MarkEntry, Position, TimeWindow
+from floodmark.streams.layout.positions import Standing, compare
+from floodmark.streams.marks.log import MarksLog
+from floodmark.streams.marks.windows import CachedMarks, MovingWindow, StreamWindow
 
 TWO = Layout.create(2)
 
@@ -75,20 +67,20 @@ def test_a_position_that_moves_on_has_the_same_window_as_if_all_were_looked_at(
     whole = log_of(summed(cuts), first)
     entries = [whole.entry(number) for number in whole.numbers()]
     growing = MarksLog(entries[: max(len(entries) - later, 0)])
-    reader = WindowReader(growing)
+    reader = MovingWindow(growing)
     for place, (left, right) in enumerate(summed(moves)):
         if place == 2:
             for entry in entries[len(growing.numbers()) :]:
                 growing.append(entry)
         position = {0: left, 1: right}
         assert reader.advance(position, TWO) == at_once(growing, position, TWO)
-        again = WindowReader(growing, reader.place)
+        again = MovingWindow(growing, reader.place)
         assert again.advance(position, TWO) == at_once(growing, position, TWO)
 
 
 def test_at_the_end_of_the_log_a_window_costs_one_look_however_long_the_log_is() -> None:
     log = log_of([(number, number) for number in range(1, 5_001)])
-    reader = WindowReader(log)
+    reader = MovingWindow(log)
     reader.advance({0: 5_000, 1: 5_000}, TWO)
     assert log.looks < 60, "a fresh one needs few"
     log.looks = 0
@@ -103,7 +95,7 @@ def test_at_the_end_of_the_log_a_window_costs_one_look_however_long_the_log_is()
 
 def test_a_reader_that_is_far_ahead_in_one_segment_pays_no_more_for_it() -> None:
     log = log_of([(number, number) for number in range(1, 2_001)])
-    reader = WindowReader(log)
+    reader = MovingWindow(log)
     assert reader.advance({0: 2_000, 1: 5}, TWO) == TimeWindow(50, 20_005)
     log.looks = 0
     assert reader.advance({0: 2_000, 1: 6}, TWO) == TimeWindow(60, 20_005)
@@ -112,12 +104,12 @@ def test_a_reader_that_is_far_ahead_in_one_segment_pays_no_more_for_it() -> None
 
 def test_entries_that_are_kept_no_more_are_not_looked_for() -> None:
     log = log_of([(1, 1), (2, 2), (3, 3)], first=7)
-    assert WindowReader(log, place=3).advance({0: 2, 1: 2}, TWO) == TimeWindow(20, 35)
+    assert MovingWindow(log, place=3).advance({0: 2, 1: 2}, TWO) == TimeWindow(20, 35)
 
 
 def test_entries_that_were_seen_are_not_asked_for_again() -> None:
     log = log_of([(number, number) for number in range(1, 400)])
-    seen = SeenMarks(log)
+    seen = CachedMarks(log)
     log.looks = 0
     assert [seen.entry(5).lower for _ in range(9)] == [50] * 9
     assert (log.looks, len(seen.numbers())) == (1, 399)

@@ -17,7 +17,7 @@ import pytest
 from floodmark.control import Home, Scope, Tokens
 from floodmark.service import ServiceLimits
 from floodmark.streams import StreamHome, connect
-from floodmark.streams.remote import open_remote
+from floodmark.streams.remote.backend import open_remote
 from stream_fixtures import Exchange
 
 CERTIFICATES = Path(__file__).with_name("certificates")

@@ -7,8 +7,8 @@ import pytest
 
 from floodmark.errors import InvalidOption
 from floodmark.streams import connect
-from floodmark.streams.remote import open_remote
-from floodmark.streams.remote._addresses import read_addresses
+from floodmark.streams.remote.backend import open_remote
+from floodmark.streams.remote.client import read_addresses
 
 READ = {
     "http://a": ["http://a"],

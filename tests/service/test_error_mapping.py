@@ -16,9 +16,8 @@ from floodmark.errors import (
 )
 from floodmark.service.messages import STATUSES, status_of
 from floodmark.streams import Layout
-from floodmark.streams._catalog import Catalog
-from floodmark.streams.remote._refusals import load_error, save_error
-from floodmark.streams.remote._values import from_wire, to_wire
+from floodmark.streams.local.catalog import Catalog
+from floodmark.streams.remote.wire import from_wire, load_error, save_error, to_wire
 from service_tools import Served
 
 ALL = [getattr(errors, name) for name in errors.__all__]

@@ -13,8 +13,8 @@ import pytest
 from floodmark.errors import AnswerInvalid, HomeClosed, InvalidOption, ServiceUnavailable, ServiceUntrusted
 from floodmark.service import Service, ServiceLimits, Tls
 from floodmark.streams import StreamHome, connect
-from floodmark.streams._catalog import Catalog
-from floodmark.streams.remote import open_remote
+from floodmark.streams.local.catalog import Catalog
+from floodmark.streams.remote.backend import open_remote
 from reading import everything
 from service_tools import CERTIFICATES, Served
 from stream_processes import until

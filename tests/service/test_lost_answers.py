@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from floodmark.errors import SegmentSealed, StreamDeleted, StreamExists
-from floodmark.streams import Author, Controller, Layout, StreamHome
-from floodmark.streams._settling import Note
-from floodmark.streams.remote import open_remote
+from floodmark.streams import Controller, Layout, StreamHome
+from floodmark.streams.ports import Author, MarkRequest
+from floodmark.streams.remote.backend import open_remote
 from reading import everything, payloads
 from service_tools import LossyLine, Served
 
@@ -186,8 +186,8 @@ def test_marks_sent_together_may_be_sent_twice(served: Served, line: LossyLine, 
     stream = remote.create_stream("s")
     writers = [stream.writer(name) for name in ("a", "b")]
     info = stream.info
-    notes = [Note(info, writer._opened.author, "time", 5, {}) for writer in writers]
-    notes.append(Note(info, Author("nobody", 1), "time", 5, {}))
+    notes = [MarkRequest(info, writer._opened.author, "time", 5, {}) for writer in writers]
+    notes.append(MarkRequest(info, Author("nobody", 1), "time", 5, {}))
     line.lose(1, "/v1/marks")
     registry: Any = remote._backend.registry
     settled = registry.note_many(notes)

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from floodmark.errors import FloodmarkError, HomeBusy, ServiceBusy
 from floodmark.service.workers import MarkQueue
-from floodmark.streams import Author, MarkOutcome, Stream, StreamHome, connect
-from floodmark.streams._schema import KEYS, MARKS
-from floodmark.streams._settling import Note, Settled
+from floodmark.streams import MarkOutcome, Stream, StreamHome, connect
+from floodmark.streams.local.tables import KEYS, MARKS
+from floodmark.streams.ports import Author, MarkRequest, OutcomeOrError
 from floodmark.testing import ManualClock
 from service_tools import Served
 
@@ -32,7 +32,7 @@ def contents(home: StreamHome) -> Any:
     return versionless, [tuple(row) for row in keys]
 
 
-def code(settled: Settled) -> str:
+def code(settled: OutcomeOrError) -> str:
     return settled.code if isinstance(settled, FloodmarkError) else settled.value
 
 
@@ -82,9 +82,9 @@ def test_together_or_one_by_one_makes_no_difference(before: list[Any], notes: li
             assert after_together == contents(home)
 
 
-def _note(infos: Any, note: Any) -> Note:
+def _note(infos: Any, note: Any) -> MarkRequest:
     stream, writer, instance, key, time, position = note
-    return Note(infos[stream], Author(writer, instance), key, time, position)
+    return MarkRequest(infos[stream], Author(writer, instance), key, time, position)
 
 
 def _alone(note: Callable[..., MarkOutcome], infos: Any, wanted: Any) -> str:
@@ -100,7 +100,7 @@ def test_many_marks_take_one_transaction_and_few_statements(served: Served) -> N
 
     stream = served.home.create_stream("s")
     writers = [stream.writer(f"w{number}") for number in range(50)]
-    notes = [Note(stream.info, writer._opened.author, "time", 5, {}) for writer in writers]
+    notes = [MarkRequest(stream.info, writer._opened.author, "time", 5, {}) for writer in writers]
     served.home.local.registry.note_many(notes)
     said: list[str] = []
     engine = served.home.home._store.writer
@@ -117,7 +117,7 @@ class Fake:
         self.fails = fails
         self.calls: list[list[Any]] = []
 
-    def note_many(self, notes: Sequence[Any]) -> list[Settled]:
+    def note_many(self, notes: Sequence[Any]) -> list[OutcomeOrError]:
         self.calls.append(list(notes))
         error = self.fails(notes)
         if error is not None:
@@ -134,9 +134,9 @@ def asked(registry: Any, notes: list[Any], most: int = 100) -> list[Any]:
     held = threading.Event()
     inner = registry.note_many
 
-    def slow(notes: Sequence[Any]) -> list[Settled]:
+    def slow(notes: Sequence[Any]) -> list[OutcomeOrError]:
         held.wait(5)
-        result: list[Settled] = inner(notes)
+        result: list[OutcomeOrError] = inner(notes)
         return result
 
     registry.note_many = slow
@@ -183,7 +183,7 @@ def test_who_goes_away_does_not_disturb_the_others(served: Served) -> None:
     registry = Fake(lambda notes: None)
     queue = MarkQueue(registry, lambda: None, 100)
 
-    async def run() -> list[Settled]:
+    async def run() -> list[OutcomeOrError]:
         gone = asyncio.ensure_future(queue.note(["gone"]))  # type: ignore[list-item]
         other = asyncio.ensure_future(queue.note(["other"]))  # type: ignore[list-item]
         await asyncio.sleep(0)
@@ -221,9 +221,11 @@ def test_marks_sent_together_have_outcomes_of_their_own(served: Served, size: in
     stream: Stream = remote.create_stream("s")
     writer = stream.writer("w")
     author, info = writer._opened.author, stream.info
-    notes = [Note(info, author, "time", 5, {}), Note(info, author, "time", 4, {}), Note(info, author, "x", 5, {})][
-        :size
-    ]
+    notes = [
+        MarkRequest(info, author, "time", 5, {}),
+        MarkRequest(info, author, "time", 4, {}),
+        MarkRequest(info, author, "x", 5, {}),
+    ][:size]
     registry: Any = remote._backend.registry
     settled = registry.note_many(notes)
     assert [code(one) for one in settled] == ["accepted", "time went back", "unknown-key"][:size]

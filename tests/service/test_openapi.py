@@ -14,8 +14,9 @@ from schemathesis.checks import CHECKS
 
 from floodmark.service import ServiceLimits
 from floodmark.service.app import api
-from floodmark.streams import Events, StreamHome, connect
-from floodmark.streams.remote._arrow import ARROW, pack_events
+from floodmark.streams import StreamHome, connect
+from floodmark.streams.events import Events
+from floodmark.streams.remote.wire import ARROW, pack_events
 from stream_fixtures import Exchange
 
 OPERATIONS = [(path, method.upper()) for path, methods in api().openapi()["paths"].items() for method in methods]

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from floodmark.streams._table_log import TableLog
+from floodmark.streams.local.log import TableLog
 from service_tools import Served
 
 

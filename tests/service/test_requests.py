@@ -13,11 +13,12 @@ import pytest
 
 from floodmark.errors import Conflict, RequestTooLarge, ServiceBusy
 from floodmark.service import Service, ServiceLimits
-from floodmark.streams import Events, StreamHome, connect
-from floodmark.streams._catalog import Catalog
-from floodmark.streams._table_log import TableLog
-from floodmark.streams.readers._requests import GroupRef, Wanted
-from floodmark.streams.remote._arrow import ARROW, pack_events
+from floodmark.streams import StreamHome, connect
+from floodmark.streams.events import Events
+from floodmark.streams.groups.requests import GroupRef, Subscription
+from floodmark.streams.local.catalog import Catalog
+from floodmark.streams.local.log import TableLog
+from floodmark.streams.remote.wire import ARROW, pack_events
 from service_tools import JSON, Served
 from stream_processes import until
 
@@ -370,7 +371,7 @@ def test_who_waits_for_news_does_not_hold_up_the_end(store: str) -> None:
         state = home.create_group("g", "s").state
         service = Service(home)
         service.start()
-        wanted = Wanted(GroupRef("g", state.group_id), state.version)
+        wanted = Subscription(GroupRef("g", state.group_id), state.version)
         with connect(service.url) as remote:
             came: list[Any] = []
             waiting = threading.Thread(target=lambda: came.append(remote._backend.news(wanted, 9)))
@@ -397,7 +398,7 @@ def test_what_the_service_did_not_expect_is_told_without_details(
 
 
 def test_events_come_back_as_they_were_packed() -> None:
-    from floodmark.streams.remote._arrow import unpack_events
+    from floodmark.streams.remote.wire import unpack_events
 
     batch = pa.record_batch({"a": [1, 2, 3], "b": ["x", None, "z"]})
     events = Events(batch.slice(1, 2), np.array([0.25, 0.75]))

@@ -37,7 +37,7 @@ from floodmark.sinks.target import (
     STARTED,
 )
 from floodmark.streams import Controller, Stream, StreamHome, TransactionState, connect
-from floodmark.streams._transactions import Transactions
+from floodmark.streams.local.transactions import Transactions
 from sink_process import BATCHES, ROWS, bind, finish
 from stream_process import NAME, PAID, SCHEMA, StreamJob, StreamQuery, broken_marks, ids_in, start
 

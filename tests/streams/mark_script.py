@@ -15,7 +15,8 @@ import re
 from collections.abc import Sequence
 
 from floodmark.errors import FloodmarkError
-from floodmark.streams import Decision, Emit, EntryKind, Wait, WatermarkRules
+from floodmark.streams import EntryKind
+from floodmark.streams.marks.watermark import Decision, Emit, Wait, WatermarkRules
 from played_stream import Epoch, PlayedStream, layout_of
 
 ONE: Sequence[Epoch] = [{0: (0, 1)}]

@@ -3,21 +3,10 @@
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from floodmark.streams import (
-    Decision,
-    Emit,
-    EntryKind,
-    Layout,
-    MarkEntry,
-    MarkOutcome,
-    MarksLog,
-    Position,
-    Segment,
-    WatermarkRules,
-    WriterRecord,
-    decide,
-    find_writer,
-)
+from floodmark.streams import EntryKind, Layout, MarkEntry, MarkOutcome, Position, Segment
+from floodmark.streams.marks.log import MarksLog
+from floodmark.streams.marks.watermark import Decision, Emit, WatermarkRules, decide_watermark
+from floodmark.streams.marks.writer_record import WriterRecord
 
 Epoch = Mapping[int, tuple[float, float]]
 
@@ -74,17 +63,17 @@ class PlayedStream:
         return noted.outcome
 
     def idle(self, writer: str, position: Position | None = None) -> None:
-        record = find_writer(self.records, writer).moved(position or {}, layout=self.layout)
+        record = self.records[writer].moved(position or {}, layout=self.layout)
         self.records[writer] = record.idle()
         self.version += 1
 
     def close(self, writer: str, position: Position | None = None) -> None:
-        record = find_writer(self.records, writer).moved(position or {}, layout=self.layout)
+        record = self.records[writer].moved(position or {}, layout=self.layout)
         self.records[writer] = record.close()
         self.version += 1
 
     def decide(self) -> Decision:
-        return decide(
+        return decide_watermark(
             self.records.values(),
             self.log.last,
             self.rules,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from floodmark.errors import FloodmarkError
-from floodmark.streams import bucket_of, spread
+from floodmark.streams.definition import assign_buckets, bucket_of
 
 
 def sizes(owners: dict[int, str], controllers: list[str]) -> list[int]:
@@ -17,14 +17,14 @@ def sizes(owners: dict[int, str], controllers: list[str]) -> list[int]:
 def test_s46_any_set_of_controllers_shares_evenly() -> None:
     owners: dict[int, str] = {}
     for names in ("1", "12", "1234", "134", "256789", "789", "789"):
-        before, owners = owners, spread(10, names, owners)
+        before, owners = owners, assign_buckets(10, names, owners)
         assert list(owners) == list(range(10))
         shares = sizes(owners, list(names))
         assert max(shares) - min(shares) <= 1
         assert sum(shares) == 10
         if set(before.values()) == set(names):
             assert owners == before
-    assert spread(10, [], owners) == {}
+    assert assign_buckets(10, [], owners) == {}
 
 
 @given(
@@ -33,11 +33,11 @@ def test_s46_any_set_of_controllers_shares_evenly() -> None:
     st.dictionaries(st.integers(0, 8), st.sampled_from("abcdxy"), max_size=8),
 )
 def test_no_spread_moves_fewer(count: int, names: list[str], current: dict[int, str]) -> None:
-    owners = spread(count, names, current)
+    owners = assign_buckets(count, names, current)
     shares = sizes(owners, names)
     assert max(shares) - min(shares) <= 1
     assert sum(shares) == count
-    assert spread(count, names[::-1], dict(reversed(current.items()))) == owners
+    assert assign_buckets(count, names[::-1], dict(reversed(current.items()))) == owners
     kept = sum(current.get(bucket) == owner for bucket, owner in owners.items())
     held = {name: sum(current.get(bucket) == name for bucket in range(count)) for name in names}
     share, more = divmod(count, len(names))
@@ -59,4 +59,4 @@ def test_bad_names_and_numbers(stream: str, buckets: int) -> None:
         bucket_of(stream, buckets)
     if stream:
         with pytest.raises(FloodmarkError):
-            spread(buckets, ["a"])
+            assign_buckets(buckets, ["a"])

@@ -10,8 +10,8 @@ from floodmark.control import Leases
 from floodmark.control.tables import LEASES
 from floodmark.errors import LeaseLost
 from floodmark.streams import Controller, EntryKind, Stream, StreamHome
-from floodmark.streams._catalog import BUCKETS
-from floodmark.streams._cycle import look, read, store
+from floodmark.streams.definition import BUCKETS
+from floodmark.streams.local.watermarks import read_inputs, store_decisions, update_watermarks
 from floodmark.testing import ManualClock
 from stream_fixtures import STORES
 
@@ -59,13 +59,13 @@ def test_a_controller_that_was_paused_cannot_write_what_it_decided(
     paused.step()
     writer.note_time(100)
     backend = local.local
-    (known,) = read(backend.home, backend.catalog, [(stream.info.id, "time")])
+    (known,) = read_inputs(backend.home, backend.catalog, [(stream.info.id, "time")])
     decision = known.decide(clock.now())
     stale = dict(paused._share.leases)
     clock.advance(11 * SECOND)
     rounds(clock, other)
     with pytest.raises(LeaseLost):
-        store(backend.home, [(known, decision)], stale)
+        store_decisions(backend.home, [(known, decision)], stale)
     assert lowers(stream) == [100]
     writer.note_time(110)
     for _ in range(20):
@@ -83,9 +83,11 @@ def test_two_leaders_at_once_cannot_fork_the_log(home: StreamHome, local: Stream
     backend, leases = local.local, controller._share.leases
     target = (stream.info.id, "time")
     decided = [
-        (known, known.decide(clock.now())) for _ in range(2) for known in read(backend.home, backend.catalog, [target])
+        (known, known.decide(clock.now()))
+        for _ in range(2)
+        for known in read_inputs(backend.home, backend.catalog, [target])
     ]
-    assert [store(backend.home, [one], leases) for one in decided] == [[True], [False]]
+    assert [store_decisions(backend.home, [one], leases) for one in decided] == [[True], [False]]
     assert lowers(stream) == [100]
 
 
@@ -98,10 +100,10 @@ def test_a_writer_that_registers_while_the_leader_computes_is_not_passed_over(
     controller.step()
     stream.writer("w").note_time(100)
     backend, target = local.local, (stream.info.id, "time")
-    (known,) = read(backend.home, backend.catalog, [target])
+    (known,) = read_inputs(backend.home, backend.catalog, [target])
     decision = known.decide(clock.now())
     assert stream.writer("late").watermarks == {"time": None}
-    assert store(backend.home, [(known, decision)], controller._share.leases) == [False]
+    assert store_decisions(backend.home, [(known, decision)], controller._share.leases) == [False]
     rounds(clock, controller)
     assert (lowers(stream), stream.why().holders) == ([], ("late",))
 
@@ -114,7 +116,7 @@ def test_everything_a_writer_says_that_matters_raises_the_version(
     writer = stream.writer("w")
 
     def version() -> int:
-        (known,) = read(local.home, local.local.catalog, [(stream.info.id, "time")])
+        (known,) = read_inputs(local.home, local.local.catalog, [(stream.info.id, "time")])
         return known.writers_version
 
     if change != "first mark":
@@ -149,11 +151,11 @@ def test_a_record_that_its_writer_changed_since_stays_as_the_writer_left_it(
     a.note_time(20)
     clock.advance(2 * SECOND)
     backend, target = local.local, (stream.info.id, "time")
-    (known,) = read(backend.home, backend.catalog, [target])
+    (known,) = read_inputs(backend.home, backend.catalog, [target])
     decision = known.decide(clock.now())
     assert [record.writer for record in decision.changes.timed_out] == ["slow"]
     slow.note_time(10)
-    assert store(backend.home, [(known, decision)], controller._share.leases) == [True]
+    assert store_decisions(backend.home, [(known, decision)], controller._share.leases) == [True]
     (view,) = (view for view in stream.why().writers if view.writer == "slow")
     assert (view.heard_at, stream.why().timed_out) == (clock.now(), ())
 
@@ -268,7 +270,7 @@ def test_nothing_is_done_twice_when_nothing_was_said(home: StreamHome, local: St
     stream.writer("w").note_time(5)
     rounds(clock, controller)
     assert [controller.step() for _ in range(5)] == [[]] * 5
-    assert look(local.home, local.local.catalog, [(stream.info.id, "time")], {}) == []
+    assert update_watermarks(local.home, local.local.catalog, [(stream.info.id, "time")], {}) == []
 
 
 def test_who_lost_its_leases_without_knowing_finds_out_and_goes_on(

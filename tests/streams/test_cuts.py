@@ -9,11 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from floodmark.errors import FloodmarkError, PositionInvalid
-from floodmark.streams import (
-    Layout,
-    Position,
+from floodmark.streams import Layout, Position
+from floodmark.streams.layout.positions import (
     Standing,
-    after_finished,
     check_cut,
     check_position,
     compare,
@@ -21,6 +19,7 @@ from floodmark.streams import (
     furthest,
     is_cut,
     load_position,
+    replace_finished,
     save_position,
 )
 from played_stream import Epoch, layout_of
@@ -202,7 +201,7 @@ FINISHED: Mapping[str, tuple[Sequence[Epoch], Position, list[int], Position]] = 
 def test_a_finished_segment_gives_way(
     epochs: Sequence[Epoch], position: Position, finished: list[int], expected: Position
 ) -> None:
-    assert after_finished(layout_of(epochs), position, finished) == expected
+    assert replace_finished(layout_of(epochs), position, finished) == expected
 
 
 POSITIONS = st.lists(st.dictionaries(st.integers(0, 11), st.integers(0, 3), max_size=5), max_size=4)

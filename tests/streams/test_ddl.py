@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from floodmark.errors import SchemaInvalid
-from floodmark.streams._ddl import parse_ddl, write_ddl
+from floodmark.streams.ddl import parse_ddl, write_ddl
 
 READ = {
     "a INT": pa.schema([("a", pa.int32())]),

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import Connection
 
 from floodmark.streams import Controller, StreamHome, Transaction, TransactionState
-from floodmark.streams._transaction_rows import Told
+from floodmark.streams.local.transactions import CommitMarks
 from stream_fixtures import STORES
 
 
@@ -16,7 +16,7 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def decide(home: StreamHome, transaction: Transaction, told: Told, also: Callable[[Connection], None]) -> None:
+def decide(home: StreamHome, transaction: Transaction, told: CommitMarks, also: Callable[[Connection], None]) -> None:
     transaction.flush()
     home.local.transactions.decide(home.stream("orders").info, transaction.id, told, also)
 
@@ -34,7 +34,7 @@ def test_if_the_other_fails_the_commit_was_not_asked_for(home: StreamHome) -> No
     transaction = begin(home)
     transaction.write("a")
     with pytest.raises(KeyError):
-        decide(home, transaction, Told({"time": 5}), fails)
+        decide(home, transaction, CommitMarks({"time": 5}), fails)
     assert transaction.state is TransactionState.OPEN
     assert transaction.commit().position == {0: 1}
 
@@ -43,7 +43,7 @@ def test_what_was_asked_for_is_not_done_twice(home: StreamHome) -> None:
     asked: list[Connection] = []
     transaction = begin(home)
     for _ in range(2):
-        decide(home, transaction, Told({"time": 5}), asked.append)
+        decide(home, transaction, CommitMarks({"time": 5}), asked.append)
     assert len(asked) == 1
     assert transaction.state is TransactionState.COMMITTING
 
@@ -53,7 +53,7 @@ def test_a_commit_tells_several_times_behind_all_that_came_before(home: StreamHo
     with home.stream("orders").writer("other") as other:
         other.write_batch([{"a": None, "b": None}] * 4, key=list("abcd"))
     ends = home.stream("orders").tail()
-    decide(home, transaction, Told({"a": 7, "b": 3}, ends), lambda connection: None)
+    decide(home, transaction, CommitMarks({"a": 7, "b": 3}, ends), lambda connection: None)
     assert transaction.result().outcome is not None
     Controller(home).step()
     stream = home.stream("orders")
@@ -64,6 +64,6 @@ def test_a_commit_tells_several_times_behind_all_that_came_before(home: StreamHo
 def test_without_any_time_events_come_in_all_the_same(home: StreamHome) -> None:
     transaction = begin(home)
     transaction.write("a")
-    decide(home, transaction, Told({}), lambda connection: None)
+    decide(home, transaction, CommitMarks({}), lambda connection: None)
     result = transaction.result()
     assert (result.position, result.outcome) == ({0: 1}, None)

@@ -5,24 +5,18 @@ from dataclasses import dataclass, field
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from floodmark.streams import (
+from floodmark.streams import EntryKind, Layout, MarkOutcome, Position
+from floodmark.streams.layout.positions import Standing, compare, cut_over, is_cut
+from floodmark.streams.marks.watermark import (
     Decision,
     Emit,
-    EntryKind,
-    Layout,
-    MarkOutcome,
-    Position,
-    Standing,
     Wait,
     WaitReason,
     WatermarkRules,
-    WriterState,
-    compare,
-    cut_over,
-    decide,
+    decide_watermark,
     explain_watermark,
-    is_cut,
 )
+from floodmark.streams.marks.writer_record import WriterState
 from played_stream import PlayedStream
 from scaled_layouts import scaled
 
@@ -177,7 +171,9 @@ class History:
         stream = self.stream
 
         def at(now: int) -> Decision:
-            return decide(stream.records.values(), stream.log.last, stream.rules, layout=stream.layout, now=now)
+            return decide_watermark(
+                stream.records.values(), stream.log.last, stream.rules, layout=stream.layout, now=now
+            )
 
         for later in range(stream.now, stream.now + 12 if wait.until is None else wait.until):
             assert isinstance(at(later), Wait)

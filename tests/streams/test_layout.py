@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from floodmark.errors import FloodmarkError, SnapshotInvalid
-from floodmark.streams import Layout, Segment, key_point, key_points
+from floodmark.streams import Layout, Segment
+from floodmark.streams.layout.layout import key_point, key_points
 from played_stream import layout_of
 from scaled_layouts import SCALES, Scales, after
 
@@ -108,7 +109,7 @@ def test_many_keys_are_routed_as_each_is(scales: Scales, keys: list[str]) -> Non
 
 def test_a_point_between_two_segments_belongs_to_the_upper_one(monkeypatch: pytest.MonkeyPatch) -> None:
     points = [0.0, 0.25, 0.5, 0.75]
-    monkeypatch.setattr("floodmark.streams._layout.key_points", lambda _: np.array(points))
+    monkeypatch.setattr("floodmark.streams.layout.layout.key_points", lambda _: np.array(points))
     assert Layout.create(4).route_many(["a", "b", "c", "d"]).tolist() == [0, 1, 2, 3]
     assert [Layout.create(4).segment_at(point).id for point in points] == [0, 1, 2, 3]
 

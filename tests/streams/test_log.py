@@ -12,7 +12,9 @@ import pyarrow as pa
 import pytest
 
 from floodmark.errors import Conflict, FloodmarkError, HomeBusy
-from floodmark.streams import Author, Chunk, Events, Stream, StreamHome
+from floodmark.streams import Chunk, Stream, StreamHome
+from floodmark.streams.events import Events
+from floodmark.streams.ports import Author
 from reading import code_of, everything, payloads, rows
 
 KEYS = [f"customer-{number}" for number in range(20)]

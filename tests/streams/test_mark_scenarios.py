@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from floodmark.streams import Emit, Wait, WatermarkRules
+from floodmark.streams.marks.watermark import Emit, Wait, WatermarkRules
 from mark_script import ONE, TWO, run
 from played_stream import Epoch, PlayedStream, layout_of
 

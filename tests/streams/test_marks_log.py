@@ -8,18 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from floodmark.errors import FloodmarkError, InvalidValue, SnapshotInvalid
-from floodmark.streams import (
-    EntryKind,
-    Found,
-    Layout,
-    MarkEntry,
-    MarksLog,
-    Whereabouts,
-    cut_at,
-    ending_at,
-    starting_at,
-    time_at,
-)
+from floodmark.streams import EntryKind, Found, Layout, MarkEntry, Whereabouts
+from floodmark.streams.marks.log import MarksLog, cut_at, ending_at, starting_at, time_at
 
 ONE = Layout.create(1)
 

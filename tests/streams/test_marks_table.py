@@ -8,20 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from floodmark.errors import UnknownName
-from floodmark.streams import (
-    EntryKind,
-    Layout,
-    MarkEntry,
-    MarksLog,
-    StreamHome,
-    connect,
-    cut_at,
-    ending_at,
-    starting_at,
-    time_at,
-)
-from floodmark.streams._mark_rows import INSERT_ENTRY, entry_values
-from floodmark.streams._marks_table import MarksTable
+from floodmark.streams import EntryKind, Layout, MarkEntry, StreamHome, connect
+from floodmark.streams.local.marks import INSERT_ENTRY, MarksTable, entry_values
+from floodmark.streams.marks.log import MarksLog, cut_at, ending_at, starting_at, time_at
 
 STEPS = st.lists(
     st.tuples(st.sampled_from(list(EntryKind)), st.integers(1, 3), st.integers(0, 4), st.integers(0, 2)), max_size=12

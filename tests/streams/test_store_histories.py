@@ -12,20 +12,11 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from floodmark.errors import FloodmarkError, LeaseLost
-from floodmark.streams import (
-    Controller,
-    EntryKind,
-    MarkOutcome,
-    Standing,
-    Stream,
-    StreamHome,
-    Writer,
-    _catalog,
-    _shares,
-    compare,
-    connect,
-)
-from floodmark.streams._cycle import read, store
+from floodmark.streams import Controller, EntryKind, MarkOutcome, Stream, StreamHome, Writer, connect
+from floodmark.streams import controller as _shares
+from floodmark.streams.layout.positions import Standing, compare
+from floodmark.streams.local import catalog as _catalog
+from floodmark.streams.local.watermarks import read_inputs, store_decisions
 from floodmark.testing import ManualClock
 from reading import payloads
 
@@ -116,13 +107,13 @@ class History:
         elif kind == "compute":
             backend, leases = self.homes[0].local, dict(self.controllers[which]._share.leases)
             if self.stream.info.bucket in leases:
-                (known,) = read(backend.home, backend.catalog, [(self.stream.info.id, "time")])
+                (known,) = read_inputs(backend.home, backend.catalog, [(self.stream.info.id, "time")])
                 self.computed = (known, known.decide(self.clock.now())), leases
         elif kind == "store" and self.computed is not None:
             one, leases = self.computed
             self.computed = None
             try:
-                event(f"a decision stored late: {store(self.homes[0].home, [one], leases)}")
+                event(f"a decision stored late: {store_decisions(self.homes[0].home, [one], leases)}")
             except LeaseLost:
                 event("a decision stored late: its lease was lost")
             self.look_at_counted()

@@ -168,7 +168,7 @@ def test_what_was_opened_on_a_deleted_stream_says_so_and_stores_nothing(home: St
 
 
 def test_after_a_deletion_nothing_is_left(home: StreamHome, local: StreamHome) -> None:
-    from floodmark.streams._schema import ALL_TABLES
+    from floodmark.streams.local.tables import ALL_TABLES
 
     stream = home.create_stream("orders")
     with stream.writer("w") as writer:

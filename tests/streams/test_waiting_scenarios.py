@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from floodmark.streams import WatermarkRules
+from floodmark.streams.marks.watermark import WatermarkRules
 from mark_script import ONE, run
 
 SCENARIOS: Mapping[str, tuple[int, str]] = {

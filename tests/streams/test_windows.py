@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from floodmark.errors import InvalidValue, PositionInvalid
-from floodmark.streams import EntryKind, Layout, MarkEntry, MarksLog, Position, TimeWindow, WindowReader
+from floodmark.streams import EntryKind, Layout, MarkEntry, Position, TimeWindow
+from floodmark.streams.marks.log import MarksLog
+from floodmark.streams.marks.windows import MovingWindow
 from played_stream import Epoch, layout_of
 
 TWO: Sequence[Epoch] = [{0: (0, 0.5), 1: (0.5, 1)}]
@@ -68,13 +70,13 @@ WINDOWS: Mapping[str, tuple[Sequence[Epoch], Marks, Advance]] = {
 
 @pytest.mark.parametrize(("epochs", "marks", "advance"), WINDOWS.values(), ids=WINDOWS)
 def test_a_reader_moves_through_the_marks(epochs: Sequence[Epoch], marks: Marks, advance: Advance) -> None:
-    reader, layout = WindowReader(log_of(marks)), layout_of(epochs)
+    reader, layout = MovingWindow(log_of(marks)), layout_of(epochs)
     assert [(position, *show(reader.advance(position, layout))) for position, _, _ in advance] == advance
 
 
 def test_where_all_writers_had_gone_there_is_no_window() -> None:
     marks: Marks = [(5, 6, {0: 4}), (5, 6, {0: 6}), (7, 8, {0: 9})]
-    reader = WindowReader(log_of(marks, unknown=frozenset({1})))
+    reader = MovingWindow(log_of(marks, unknown=frozenset({1})))
     one = Layout.create(1)
     windows = [reader.advance({0: offset}, one) for offset in (3, 4, 5, 6, 8, 9)]
     assert windows == [TimeWindow(None, 6), TimeWindow(5, 6), TimeWindow(5, 6), None, None, TimeWindow(7, None)]
@@ -82,19 +84,19 @@ def test_where_all_writers_had_gone_there_is_no_window() -> None:
 
 def test_a_reader_goes_on_from_its_place_in_the_log() -> None:
     log, layout = log_of([(5, 6, {0: 4, 1: 4}), (7, 8, {0: 6, 1: 6})]), Layout.create(2)
-    first = WindowReader(log)
+    first = MovingWindow(log)
     places = [first.place]
     first.advance({0: 5, 1: 5}, layout)
     places.append(first.place)
     assert places == [None, 1]
-    again = WindowReader(log, place=first.place)
+    again = MovingWindow(log, place=first.place)
     assert again.advance({0: 0, 1: 0}, layout) == TimeWindow(5, 6)
-    assert WindowReader(log, place=99).advance({0: 0, 1: 0}, layout) == TimeWindow(None, 6)
+    assert MovingWindow(log, place=99).advance({0: 0, 1: 0}, layout) == TimeWindow(None, 6)
 
 
 def test_new_marks_are_seen() -> None:
     log, layout = log_of([(5, 6, {0: 4, 1: 4})]), Layout.create(2)
-    reader = WindowReader(log)
+    reader = MovingWindow(log)
     assert reader.advance({0: 4, 1: 5}, layout) == TimeWindow(5, None)
     log.append(MarkEntry(2, EntryKind.WATERMARK, 7, 9, (), {0: 6, 1: 6}, at=1))
     assert reader.advance({0: 4, 1: 5}, layout) == TimeWindow(5, 9)
@@ -108,7 +110,7 @@ def test_a_window_knows_its_edges_and_is_not_upside_down() -> None:
     with pytest.raises(InvalidValue):
         TimeWindow(5, 4)
     with pytest.raises(PositionInvalid):
-        WindowReader(log_of([(5, 6, {0: 4, 1: 4})])).advance({}, Layout.create(2))
+        MovingWindow(log_of([(5, 6, {0: 4, 1: 4})])).advance({}, Layout.create(2))
 
 
 OFFSETS = st.tuples(st.integers(0, 6), st.integers(0, 6))
@@ -123,7 +125,7 @@ def test_windows_never_fall_and_are_those_of_the_furthest_place(
     for rise, one, other in steps:
         lower, left, right = lower + rise, left + one, right + other
         marks.append((lower, lower + 3, {0: left, 1: right}))
-    reader, layout = WindowReader(log_of(marks)), Layout.create(2)
+    reader, layout = MovingWindow(log_of(marks)), Layout.create(2)
     last: tuple[int, float] = (-1, -1)
     for one, other in places:
         low, high = show(reader.advance({0: one, 1: other}, layout))

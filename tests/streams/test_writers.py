@@ -5,18 +5,9 @@ import time as clock
 import pytest
 
 from floodmark.errors import FloodmarkError, WriterSuperseded
-from floodmark.streams import (
-    Emit,
-    EntryKind,
-    Layout,
-    MarkEntry,
-    MarkOutcome,
-    WatermarkRules,
-    WriterRecord,
-    WriterState,
-    decide,
-    explain_watermark,
-)
+from floodmark.streams import EntryKind, Layout, MarkEntry, MarkOutcome
+from floodmark.streams.marks.watermark import Emit, WatermarkRules, decide_watermark, explain_watermark
+from floodmark.streams.marks.writer_record import WriterRecord, WriterState
 
 ONE = Layout.create(1)
 RULES = WatermarkRules(timeout=60)
@@ -47,7 +38,7 @@ def test_opening_again_does_not_wake_who_is_not_closed(state: WriterState) -> No
     if state is WriterState.IDLE:
         record = record.idle()
     else:
-        (_, lost) = next(decide([record], last, RULES, layout=ONE, now=60).changes.updates())
+        (_, lost) = next(decide_watermark([record], last, RULES, layout=ONE, now=60).changes.updates())
         assert lost is not None
         record = lost
     again = record.open_again(now=70)
@@ -57,9 +48,9 @@ def test_opening_again_does_not_wake_who_is_not_closed(state: WriterState) -> No
 
 def test_who_timed_out_stays_so_when_the_timeout_is_raised() -> None:
     last = MarkEntry(1, EntryKind.WATERMARK, 100, 100, ("w",), {0: 10}, at=0)
-    (_, lost) = next(decide([writer("w", 100, 10)], last, RULES, layout=ONE, now=60).changes.updates())
+    (_, lost) = next(decide_watermark([writer("w", 100, 10)], last, RULES, layout=ONE, now=60).changes.updates())
     assert lost is not None
-    decision = decide([lost], last, WatermarkRules(timeout=600), layout=ONE, now=61)
+    decision = decide_watermark([lost], last, WatermarkRules(timeout=600), layout=ONE, now=61)
     assert isinstance(decision, Emit)
     assert decision.entry.kind is EntryKind.UNKNOWN
 
@@ -135,7 +126,7 @@ def test_why_says_that_nobody_is_there(kind: EntryKind, text: str) -> None:
 
 def test_ten_thousand_writers_are_decided_at_once() -> None:
     layout = Layout.create(16)
-    before = decide([], None, RULES, layout=layout, now=0)
+    before = decide_watermark([], None, RULES, layout=layout, now=0)
     records = [
         WriterRecord.open(f"w{number}", now=0)
         .note(1000 + number % 50, {s: number + s for s in range(16)}, layout=layout, now=1)
@@ -143,7 +134,7 @@ def test_ten_thousand_writers_are_decided_at_once() -> None:
         for number in range(10_000)
     ]
     begun = clock.perf_counter()
-    decision = decide(records, None, RULES, layout=layout, now=2, writers_version=7)
+    decision = decide_watermark(records, None, RULES, layout=layout, now=2, writers_version=7)
     assert clock.perf_counter() - begun < 0.5
     assert isinstance(decision, Emit)
     assert (decision.entry.lower, decision.entry.upper, decision.writers_version) == (1000, 1049, 7)

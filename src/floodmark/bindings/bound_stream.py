@@ -8,8 +8,9 @@ from floodmark.bindings.bindings import Bindings
 from floodmark.bindings.history import BindingHistory
 from floodmark.bindings.timestamps import Proposals
 from floodmark.errors import MintLost
-from floodmark.streams import Layout, Position, Stream, StreamHome, time_at
-from floodmark.streams._cuts import whole_cut
+from floodmark.streams import Layout, Position, Stream, StreamHome
+from floodmark.streams.layout.positions import expand_cut
+from floodmark.streams.marks.log import time_at
 
 _PAST_STEPS: Final = 500
 """In how many timestamps, at most, that is bound which a stream had before anybody read it."""
@@ -78,7 +79,7 @@ class BoundStream:
 
     def ends_at(self, cut: Position) -> dict[int, int]:
         """Return a cut as the ends of all segments that it has passed or lies in."""
-        return whole_cut(self.stream.layout, cut, self.stream.ends())
+        return expand_cut(self.stream.layout, cut, self.stream.ends())
 
     def _bind_past(self, history: BindingHistory) -> BindingHistory:
         """Bind what the stream had before it was a source, a timestamp for each of some of its entries."""
@@ -88,7 +89,7 @@ class BoundStream:
         proposals = Proposals(history)
         for number in numbers[:: max(1, -(-len(numbers) // _PAST_STEPS))]:
             cut = index.entry(number).cut
-            for segment, end in whole_cut(layout, cut, ends).items():
+            for segment, end in expand_cut(layout, cut, ends).items():
                 proposals.propose(segment, min(end, ends.get(segment, 0)))
             proposals.note_watermarks(_watermarks_at_cut(self.stream, layout, cut))
             proposals.close(proposals.current_ts + 1)

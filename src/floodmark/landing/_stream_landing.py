@@ -39,10 +39,11 @@ from floodmark.landing._stream_form import StreamForm
 from floodmark.landing._stream_rows import StreamRows, keys_of, newest
 from floodmark.landing._stream_time import settled_through
 from floodmark.streams import Stream, StreamHome, Transaction, TransactionalWriter, TransactionState
-from floodmark.streams._catalog import check_not_sealed
-from floodmark.streams._cycle import read
-from floodmark.streams._transaction_rows import OPENED_AGAIN, Told
-from floodmark.streams._watermarker import Wait, WaitReason
+from floodmark.streams.definition import check_not_sealed
+from floodmark.streams.local.transactions import CommitMarks
+from floodmark.streams.local.watermarks import read_inputs
+from floodmark.streams.marks.watermark import Wait, WaitReason
+from floodmark.streams.ports import REASON_OPENED_AGAIN
 
 PREPARED: Final = "prepared"
 SOME_ROWS_WRITTEN: Final = "some rows written"
@@ -241,7 +242,7 @@ class StreamLanding:
         writer = stream.transactional_writer(self.writer_id)
         info = stream.info
         key = info.settings.keys[0]
-        (known,) = read(self._home.home, self._backend.catalog, [(info.id, key)])
+        (known,) = read_inputs(self._home.home, self._backend.catalog, [(info.id, key)])
         noted = next((record.time for record in known.records if record.writer == self.writer_id), None)
         taken = _Taken(stream, writer, key, info.settings.unit, noted)
         self._settle(taken)
@@ -256,7 +257,7 @@ class StreamLanding:
         self._failpoint(BEFORE_TIME)
         mark = taken.writer.begin()
         # Behind all there is, so also behind what this job has written.
-        said = Told({taken.key: told}, taken.stream.tail())
+        said = CommitMarks({taken.key: told}, taken.stream.tail())
         self._backend.transactions.decide(taken.stream.info, mark.id, said, run.check)
         self._failpoint(TIME_DECIDED)
         mark.result()
@@ -288,7 +289,7 @@ class StreamLanding:
             self._backend.transactions.decide(
                 info,
                 transaction.id,
-                Told({}),
+                CommitMarks({}),
                 lambda connection: run.adopt(row.unit, row.range, rows=rows, reason=row.reason, connection=connection),
             )
         except Exception:
@@ -312,7 +313,7 @@ class StreamLanding:
 
     def _give_up(self, transaction: Transaction | None, error: BaseException) -> None:
         reason = error.fields["reason"] if isinstance(error, TransactionNotOpen) else None
-        if isinstance(error, WriterSuperseded) or reason == OPENED_AGAIN:
+        if isinstance(error, WriterSuperseded) or reason == REASON_OPENED_AGAIN:
             with self._lock:
                 # Whoever still has the job takes the writer again with its next row.
                 self._taken = None
@@ -325,7 +326,7 @@ class StreamLanding:
         """Let the controller of this process say what there is to say, since the process may end now."""
         give_up = time.monotonic() + _PATIENCE_SECONDS
         while self._home.controller is not None and time.monotonic() < give_up:
-            known = read(self._home.home, self._backend.catalog, [(taken.stream.info.id, taken.key)])
+            known = read_inputs(self._home.home, self._backend.catalog, [(taken.stream.info.id, taken.key)])
             decision = known[0].decide(self._home.home.now()) if known else None
             if decision is None or (isinstance(decision, Wait) and decision.reason is not WaitReason.RATE_FLOOR):
                 return

@@ -11,7 +11,7 @@ from floodmark.errors import EventInvalid, StreamUnfit, TableUnfit
 from floodmark.ingest import Unit
 from floodmark.landing._fit import Fitted, Fitting
 from floodmark.landing._stream_form import StreamForm
-from floodmark.streams._ddl import write_ddl
+from floodmark.streams.ddl import write_ddl
 
 _REDUCED_FROM: Final = 500_000
 """So many rows are gathered before they are reduced to the newest of each key."""

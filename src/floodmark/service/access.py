@@ -12,9 +12,9 @@ from floodmark.control import Home, Token, Tokens
 from floodmark.control.tokens import TOKENS_TOPIC, KnownToken, split_token
 from floodmark.errors import HostRefused, TokenExpired, TokenMissing, TokenRefused
 from floodmark.service.workers import Workers
-from floodmark.streams.remote._requests import VERSION
+from floodmark.streams.remote.wire import API_PREFIX
 
-HEALTH_PATH: Final = f"{VERSION}/health"
+HEALTH_PATH: Final = f"{API_PREFIX}/health"
 """The one path that needs no token."""
 
 

@@ -15,7 +15,7 @@ from floodmark.service.routes import events, groups, health, marks_log, streams,
 from floodmark.service.routes.writers import MarkFastPath
 from floodmark.service.workers import MarkQueue, Workers
 from floodmark.streams import StreamHome
-from floodmark.streams.remote._requests import VERSION
+from floodmark.streams.remote.wire import API_PREFIX
 
 
 class App:
@@ -93,13 +93,13 @@ def api() -> FastAPI:
         title="Floodmark",
         version=version("floodmark"),
         description=_ABOUT,
-        openapi_url=f"{VERSION}/openapi.json",
+        openapi_url=f"{API_PREFIX}/openapi.json",
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
         responses=_REFUSALS,
     )
     for routes in _ROUTES:
-        made.include_router(routes, prefix=VERSION)
+        made.include_router(routes, prefix=API_PREFIX)
     install_error_handlers(made)
     return made

@@ -13,10 +13,9 @@ from floodmark.control import Scope, Token
 from floodmark.errors import NotAllowed, StreamDeleted, UnknownStream
 from floodmark.service.workers import MarkQueue, Workers
 from floodmark.streams import StreamInfo
-from floodmark.streams._layout import Layout
-from floodmark.streams._local import LocalBackend
-from floodmark.streams._settings import make_settings
-from floodmark.streams._stream_names import check_stream_name
+from floodmark.streams.backend import LocalBackend
+from floodmark.streams.definition import check_stream_name, make_settings
+from floodmark.streams.layout.layout import Layout
 
 MIB = 2**20
 

@@ -33,7 +33,7 @@ from floodmark.errors import (
     TokenRefused,
     UnknownName,
 )
-from floodmark.streams.remote._refusals import save_error
+from floodmark.streams.remote.wire import save_error
 
 Int64 = Annotated[int, Field(ge=INT64_MIN, le=INT64_MAX, strict=True)]
 Count = Annotated[int, Field(ge=0, le=INT64_MAX, strict=True)]

@@ -9,7 +9,7 @@ from typing import Any, Final, ParamSpec, Protocol, TypeVar
 
 from floodmark.errors import FloodmarkError, ServiceBusy
 from floodmark.service.messages import unexpected_failure
-from floodmark.streams._settling import Note, Settled
+from floodmark.streams.ports import MarkRequest, OutcomeOrError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -65,13 +65,13 @@ def _call_in_loop(loop: asyncio.AbstractEventLoop, call: Callable[[], Any]) -> N
 _MARKS_PER_BATCH: Final = 500
 _LOG: Final = logging.getLogger("floodmark.service")
 
-WaitingMarks = tuple[Sequence[Note], "asyncio.Future[list[Settled]]"]
+WaitingMarks = tuple[Sequence[MarkRequest], "asyncio.Future[list[OutcomeOrError]]"]
 
 
 class MarkStore(Protocol):
     """A `Registry`."""
 
-    def note_many(self, notes: Sequence[Note]) -> list[Settled]:
+    def note_many(self, notes: Sequence[MarkRequest]) -> list[OutcomeOrError]:
         """Take many marks in one transaction."""
 
 
@@ -91,9 +91,9 @@ class MarkQueue:
         self._thread = threading.Thread(target=self._run, name="floodmark marks", daemon=True)
         self._thread.start()
 
-    async def note(self, notes: Sequence[Note]) -> list[Settled]:
+    async def note(self, notes: Sequence[MarkRequest]) -> list[OutcomeOrError]:
         """Return what became of the marks, in their order, when they are stored."""
-        future: asyncio.Future[list[Settled]] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[list[OutcomeOrError]] = asyncio.get_running_loop().create_future()
         with self._work:
             if len(self._waiting) >= self._most or self._ended:
                 raise service_busy("marks", self._most)
@@ -136,7 +136,7 @@ class MarkQueue:
         except BaseException:
             # What makes a transaction fail may be in one request: so that the others do not bear it, each goes alone.
             settled = [result for notes, _ in batch for result in self._alone(notes)]
-        results: list[tuple[asyncio.Future[list[Settled]], list[Settled]]] = []
+        results: list[tuple[asyncio.Future[list[OutcomeOrError]], list[OutcomeOrError]]] = []
         start = 0
         for notes, future in batch:
             results.append((future, settled[start : start + len(notes)]))
@@ -148,7 +148,7 @@ class MarkQueue:
             # The loop has ended: nobody waits for an answer any more.
             return
 
-    def _alone(self, notes: Sequence[Note]) -> list[Settled]:
+    def _alone(self, notes: Sequence[MarkRequest]) -> list[OutcomeOrError]:
         try:
             return self._registry.note_many(notes)
         except FloodmarkError as error:
@@ -158,7 +158,7 @@ class MarkQueue:
             return [unexpected_failure()] * len(notes)
 
 
-def _set_results(results: list[tuple["asyncio.Future[list[Settled]]", list[Settled]]]) -> None:
+def _set_results(results: list[tuple["asyncio.Future[list[OutcomeOrError]]", list[OutcomeOrError]]]) -> None:
     for future, settled in results:
         if not future.done():
             future.set_result(settled)

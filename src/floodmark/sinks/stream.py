@@ -70,10 +70,11 @@ from floodmark.sinks.target import (
     timeout_error,
 )
 from floodmark.streams import Position, Stream, StreamHome, Transaction, TransactionalWriter
-from floodmark.streams._catalog import check_not_sealed
-from floodmark.streams._ddl import write_ddl
-from floodmark.streams._positions import furthest
-from floodmark.streams._transaction_rows import OPENED_AGAIN, TIMED_OUT, Told
+from floodmark.streams.ddl import write_ddl
+from floodmark.streams.definition import check_not_sealed
+from floodmark.streams.layout.positions import furthest
+from floodmark.streams.local.transactions import CommitMarks
+from floodmark.streams.ports import REASON_OPENED_AGAIN, REASON_TIMED_OUT
 
 
 @dataclass(frozen=True, slots=True)
@@ -477,7 +478,7 @@ class StreamTarget:
         def also(connection: Connection) -> None:
             started.record = self._records.record(connection, started.record, progress, transaction.id)
 
-        self._home.local.transactions.decide(info, transaction.id, Told(times, started.position), also)
+        self._home.local.transactions.decide(info, transaction.id, CommitMarks(times, started.position), also)
         # From here on it will be there, whatever happens.
         self._open = None
         self._failpoint(PROGRESS_FLUSHED)
@@ -497,7 +498,7 @@ class StreamTarget:
     def _explained(self, error: BaseException, started: _StartedStream) -> FloodmarkError | None:
         """Return what an error means for a sink; None if it says so itself."""
         reason = error.fields["reason"] if isinstance(error, TransactionNotOpen) else None
-        if isinstance(error, TransactionNotOpen) and reason == TIMED_OUT:
+        if isinstance(error, TransactionNotOpen) and reason == REASON_TIMED_OUT:
             self._timed_out += 1
             seconds, again = time.monotonic() - self._begun_at, self._timed_out < MAX_TIMEOUTS_IN_A_ROW
             late = timeout_error(self.sink, self._rows, seconds, self.options.timeout, again=again)
@@ -506,7 +507,7 @@ class StreamTarget:
             return late
         if isinstance(error, SinkFenced):
             self._ended = error
-        elif isinstance(error, WriterSuperseded) or reason == OPENED_AGAIN:
+        elif isinstance(error, WriterSuperseded) or reason == REASON_OPENED_AGAIN:
             self._ended = fenced_error(self.sink, "it wrote a batch")
             return self._ended
         elif isinstance(error, UnknownTransaction):

@@ -21,8 +21,9 @@ from floodmark.spark._marks import Operators, require_known_operators, spark_wat
 from floodmark.spark._options import require_one_of
 from floodmark.spark._stream_rows import IS_MARK
 from floodmark.spark._support import require_supported
-from floodmark.streams import Position, Stream, StreamHome, save_position
-from floodmark.streams._local import LocalBackend
+from floodmark.streams import Position, Stream, StreamHome
+from floodmark.streams.backend import LocalBackend
+from floodmark.streams.layout.positions import save_position
 
 LateRows = Literal["keep", "strict", "only"]
 

@@ -17,9 +17,8 @@ from floodmark.control import Home
 from floodmark.errors import HomeMissing, HomeOutOfReach, UnknownColumn
 from floodmark.spark._stream_settings import ReadSettings
 from floodmark.streams import Chunk, StreamHome, StreamSettings
-from floodmark.streams._events import PAYLOAD_SCHEMA
-from floodmark.streams._local import LocalBackend
-from floodmark.streams.readers._time_rows import wanted_between
+from floodmark.streams.backend import LocalBackend
+from floodmark.streams.events import PAYLOAD_SCHEMA, time_mask
 
 IS_MARK: Final = "_is_mark"
 """The column that tells a row with the watermark from a row of the stream."""
@@ -102,7 +101,7 @@ def read_part(location: str, settings: ReadSettings, part: RangePart) -> Iterato
     if part.mark is not None:
         yield _mark_row(stream.settings, settings, schema, part.mark)
     only = part.only
-    wanted = None if only is None else wanted_between(stream.settings, only.key, only.lower, only.upper)
+    wanted = None if only is None else time_mask(stream.settings, only.key, only.lower, only.upper)
     for bound in part.ranges:
         for chunk in stream.read(bound.partition, bound.first, bound.end):
             batch = _stamped(chunk, bound, stream.settings, schema)

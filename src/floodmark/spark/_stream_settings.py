@@ -9,7 +9,8 @@ from typing import Any, Final
 from floodmark._util.times import duration_micros
 from floodmark.errors import InvalidOption
 from floodmark.spark._options import require_no_others
-from floodmark.streams import Position, Stream, check_cut, load_position
+from floodmark.streams import Position, Stream
+from floodmark.streams.layout.positions import check_cut, load_position
 
 OPTIONS: Final = {
     "stream": "the name of the stream",

@@ -32,7 +32,7 @@ from floodmark.spark._row_refusals import DIFF, as_often_as_told, unless_early
 from floodmark.spark._sink_batches import known_times, rows_after
 from floodmark.spark._sink_rows import TS, RowForm, is_data
 from floodmark.streams import StreamHome, connect
-from floodmark.streams._stream_names import check_stream_name
+from floodmark.streams.definition import check_stream_name
 
 KEY: Final = "_key"
 """The column with the keys of the rows, on their way."""

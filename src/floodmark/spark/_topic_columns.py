@@ -12,7 +12,7 @@ from floodmark.kafka.codecs.avro import AvroDecoder, schema_of_avro
 from floodmark.kafka.codecs.json_decoder import JsonDecoder
 from floodmark.spark._stream_rows import IS_MARK
 from floodmark.spark._topic_settings import TopicSettings
-from floodmark.streams._ddl import parse_ddl
+from floodmark.streams.ddl import parse_ddl
 
 MICROS: Final = pa.timestamp("us", "UTC")
 HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))

@@ -21,11 +21,11 @@ from floodmark.service.messages import (
     Name,
     bad_request,
 )
-from floodmark.streams import Author, Chunk, StreamInfo
-from floodmark.streams._log_rows import schema_of
-from floodmark.streams._positions import save_position
-from floodmark.streams.remote._arrow import ARROW, ChunkPacker, unpack_events
-from floodmark.streams.remote._forms import save_commit
+from floodmark.streams import Chunk, StreamInfo
+from floodmark.streams.events import schema_of
+from floodmark.streams.layout.positions import save_position
+from floodmark.streams.ports import Author
+from floodmark.streams.remote.wire import ARROW, ChunkPacker, save_commit, unpack_events
 
 
 class EndsView(BaseModel):

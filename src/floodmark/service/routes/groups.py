@@ -17,8 +17,8 @@ from floodmark.control import Scope
 from floodmark.errors import UnknownGroup
 from floodmark.service.context import Context, RequestContext
 from floodmark.service.messages import Count, DoneView, Form, Int64, JsonResponse, Micros, Name, Position, SegmentId
-from floodmark.streams.readers._requests import GroupRef, NewGroup, Report, StreamBounds, Wanted
-from floodmark.streams.readers._state import GroupState
+from floodmark.streams.groups.requests import GroupRef, NewGroup, Report, StreamBounds, Subscription
+from floodmark.streams.groups.state import GroupState
 
 ClientId = Annotated[str, Field(pattern=r"^[A-Za-z0-9_\-]{1,64}$")]
 SegmentNumber = Annotated[int, Field(ge=0, lt=2**31, strict=True)]
@@ -326,7 +326,7 @@ async def reset(context: Context, group: GroupId, form: ResetForm, name: GroupNa
 @ROUTES.post("/news", response_model=NewsView)
 async def wait_for_news(context: Context, form: NewsForm) -> JsonResponse:
     """Return as soon as something is newer than what is known, or when the time is over."""
-    wanted = Wanted.load(form.wanted.model_dump())
+    wanted = Subscription.load(form.wanted.model_dump())
     await _allowed_group(context, wanted.group.id, wanted.group.name, "read")
     for stream in wanted.streams:
         info = await context.run(context.backend.catalog.find_id, stream.stream_id)

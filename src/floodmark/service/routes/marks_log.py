@@ -10,9 +10,8 @@ from floodmark._util.ints import INT64_MAX, INT64_MIN
 from floodmark.service.context import Context, RequestContext, StreamId, StreamName
 from floodmark.service.messages import JsonResponse, bad_request
 from floodmark.streams import MarkEntry
-from floodmark.streams._marks_table import MarksTable
-from floodmark.streams.remote._forms import save_explanation
-from floodmark.streams.remote._marks import MOST_ENTRIES
+from floodmark.streams.local.marks import MarksTable
+from floodmark.streams.remote.wire import MOST_ENTRIES, save_explanation
 
 
 class EntriesView(BaseModel):

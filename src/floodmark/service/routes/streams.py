@@ -12,11 +12,9 @@ from pydantic import BaseModel, Field
 from floodmark.errors import Conflict, RequestInvalid, SchemaInvalid
 from floodmark.service.context import Context, StreamId, StreamName
 from floodmark.service.messages import Count, DoneView, Form, Int64, JsonResponse, Micros, Name, bad_request
-from floodmark.streams._catalog import StreamInfo
-from floodmark.streams._layout import Layout
-from floodmark.streams._settings import DEFAULT_KEY, StreamSettings, make_settings
-from floodmark.streams._stream_names import check_stream_name
-from floodmark.streams.remote._forms import save_stream
+from floodmark.streams.definition import DEFAULT_KEY, StreamInfo, StreamSettings, check_stream_name, make_settings
+from floodmark.streams.layout.layout import Layout
+from floodmark.streams.remote.wire import save_stream
 
 MAX_SEGMENTS = 10_000
 

@@ -30,13 +30,11 @@ from floodmark.service.messages import (
     describe_invalid_fields,
     error_response,
 )
-from floodmark.streams import Author, MarkOutcome, StreamInfo
-from floodmark.streams._log import Opened
-from floodmark.streams._positions import load_position
-from floodmark.streams._settling import Note, Settled
-from floodmark.streams._stream_names import check_writer_id
-from floodmark.streams.remote._forms import save_opened
-from floodmark.streams.remote._refusals import save_error
+from floodmark.streams import MarkOutcome, StreamInfo
+from floodmark.streams.definition import check_writer_id
+from floodmark.streams.layout.positions import load_position
+from floodmark.streams.ports import Author, MarkRequest, OpenedWriter, OutcomeOrError
+from floodmark.streams.remote.wire import save_error, save_opened
 
 
 class OpenWriterForm(Form):
@@ -112,7 +110,7 @@ async def note(context: Context, stream: StreamId, form: MarkForm, name: StreamN
     return error_response(settled) if isinstance(settled, FloodmarkError) else JsonResponse({"outcome": settled.value})
 
 
-async def take_mark(context: RequestContext, stream: int, name: str | None, form: MarkForm) -> Settled:
+async def take_mark(context: RequestContext, stream: int, name: str | None, form: MarkForm) -> OutcomeOrError:
     """Return what became of a mark."""
     info = await context.stream(stream, name, "write")
     (settled,) = await context.marks.note([_note(info, form)])
@@ -130,8 +128,8 @@ async def note_many(context: Context, form: MarksForm) -> JsonResponse:
             marks=len(form.marks),
             most=context.limits.max_marks,
         )
-    results: list[Settled | None] = [None] * len(form.marks)
-    notes: dict[int, Note] = {}
+    results: list[OutcomeOrError | None] = [None] * len(form.marks)
+    notes: dict[int, MarkRequest] = {}
     for place, mark in enumerate(form.marks):
         try:
             notes[place] = _note(await context.stream(mark.stream, mark.name, "write"), mark)
@@ -180,17 +178,17 @@ def _author(form: WriterPositionForm) -> Author:
     return Author(form.writer, form.instance)
 
 
-def _note(info: StreamInfo, form: MarkForm) -> Note:
-    return Note(info, _author(form), form.key, form.time, load_position(form.position))
+def _note(info: StreamInfo, form: MarkForm) -> MarkRequest:
+    return MarkRequest(info, _author(form), form.key, form.time, load_position(form.position))
 
 
-def _result_view(settled: Settled) -> dict[str, object]:
+def _result_view(settled: OutcomeOrError) -> dict[str, object]:
     if isinstance(settled, FloodmarkError):
         return {"outcome": None, "error": save_error(settled)}
     return {"outcome": settled.value, "error": None}
 
 
-def _open_in_store(context: RequestContext, info: StreamInfo, form: OpenWriterForm) -> Opened:
+def _open_in_store(context: RequestContext, info: StreamInfo, form: OpenWriterForm) -> OpenedWriter:
     """Open a writer for keys that the stream has now: those that are not there would be waited for for ever."""
     current = context.backend.catalog.refresh(info)
     keys = current.settings.keys if form.keys is None else [current.settings.key(key) for key in form.keys]

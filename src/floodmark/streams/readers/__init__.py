@@ -1,4 +1,5 @@
-"""Reader groups: readers that share the segments of streams, and come to one window in time together.
+"""Readers and reader groups: what a program reads with.
 
-What is public is in `floodmark.streams`.
+Only `floodmark.streams.home` imports this folder. Readers reach a home through `floodmark.streams.ports`, so that
+they are the same on every backend; the rules of groups are in `floodmark.streams.groups`. Start with `reader.Reader`.
 """

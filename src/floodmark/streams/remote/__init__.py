@@ -1,9 +1,6 @@
 """Homes behind a service: the same streams, writers and readers, over HTTP.
 
-`connect("http://...")` opens one. What a service and its clients send each other is defined here, once for both: the
-service's half is in `floodmark.service`.
+`connect("http://...")` opens one. What a service and its clients send each other is defined once for both, in
+`wire`; the service's half is in `floodmark.service`. Only `floodmark.streams.home` imports `backend`. Start with
+`backend.RemoteBackend`, then `client.Client`.
 """
-
-from floodmark.streams.remote._backend import RemoteBackend, open_remote
-
-__all__ = ["RemoteBackend", "open_remote"]

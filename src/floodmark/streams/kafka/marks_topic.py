@@ -1,0 +1,136 @@
+"""The marks topic of a stream: its marks log for everybody who reads Kafka.
+
+The log in the store is the truth, the topic repeats it. Whoever publishes first fences those before it, reads what is
+there, and adds what is missing.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+from sqlalchemy import select
+
+from floodmark.control import Home
+from floodmark.errors import FloodmarkError, KafkaFailed
+from floodmark.kafka import Fenced, MarkRecord, TransactionalProducer, marks_topic_of
+from floodmark.streams.definition import StreamInfo
+from floodmark.streams.kafka.connections import ClusterConnection, ClusterConnections
+from floodmark.streams.layout.positions import expand_cut
+from floodmark.streams.local.catalog import Catalog
+from floodmark.streams.local.marks import MarksTable
+from floodmark.streams.local.tables import KEYS, SEGMENTS, STREAMS
+from floodmark.streams.marks.log import MarkEntry
+
+_PAGE: Final = 500
+_TAIL: Final = 1_000
+_KEPT: Final = 64
+
+StreamKey = tuple[int, str]
+
+
+class MarksPublisher:
+    """Publishes the marks of streams. One process does so for a stream: the one that looks after its watermarks."""
+
+    def __init__(self, home: Home, catalog: Catalog, connections: ClusterConnections) -> None:
+        """Publish the marks of streams of this home."""
+        self._home = home
+        self._catalog = catalog
+        self._connections = connections
+        self._publishers: dict[int, _TopicPublisher] = {}
+        self._published: dict[StreamKey, int] = {}
+
+    def publish(self, buckets: Collection[int]) -> int:
+        """Publish what is new in the streams of these buckets, and return how many entries that was."""
+        count = 0
+        for row in self._behind(buckets):
+            stream = self._catalog.find_id(row.stream_id)
+            if stream is not None:
+                count += self._publish(stream, row.time_key)
+        return count
+
+    def _behind(self, buckets: Collection[int]) -> list[Any]:
+        wanted = (
+            select(KEYS.c.stream_id, KEYS.c.time_key, KEYS.c.last_seq)
+            .join(STREAMS, STREAMS.c.stream_id == KEYS.c.stream_id)
+            .where(STREAMS.c.log.is_not(None), STREAMS.c.bucket.in_(list(buckets)), KEYS.c.last_seq > 0)
+        )
+        with self._home.read() as connection:
+            rows = connection.execute(wanted).all()
+        return [row for row in rows if self._published.get((row.stream_id, row.time_key), 0) < row.last_seq]
+
+    def _publish(self, stream: StreamInfo, key: str) -> int:
+        connection, topic = self._connections.of(stream)
+        publisher = self._publishers.get(stream.id)
+        try:
+            if publisher is None:
+                if len(self._publishers) >= _KEPT:
+                    self._publishers.clear()
+                publisher = self._publishers[stream.id] = _TopicPublisher(connection, marks_topic_of(topic), stream)
+            entries = MarksTable(self._home, stream.id, key).page(publisher.last(key), _PAGE)
+            if entries:
+                current = self._catalog.refresh(stream)
+                ends = self._segment_ends(stream)
+                publisher.publish([_record(current, key, entry, ends) for entry in entries])
+        except Fenced:
+            # Another process looks after the stream by now; if it is this one after all, it begins anew.
+            self._publishers.pop(stream.id, None)
+            return 0
+        except FloodmarkError:
+            self._publishers.pop(stream.id, None)
+            raise
+        self._published[stream.id, key] = publisher.last(key)
+        return len(entries)
+
+    def _segment_ends(self, stream: StreamInfo) -> Mapping[int, int]:
+        here = SEGMENTS.c.stream_id == stream.id
+        with self._home.read() as connection:
+            rows = connection.execute(select(SEGMENTS.c.segment, SEGMENTS.c.end_offset).where(here)).all()
+        return {row.segment: row.end_offset for row in rows}
+
+
+def _record(stream: StreamInfo, key: str, entry: MarkEntry, ends: Mapping[int, int]) -> MarkRecord:
+    cut = expand_cut(stream.layout, entry.cut, ends)
+    return MarkRecord(
+        key, entry.seq, entry.kind.value, entry.lower, entry.upper, stream.settings.unit, entry.writers, cut
+    )
+
+
+class _TopicPublisher:
+    """Writes to a marks topic, as the only one."""
+
+    def __init__(self, connection: ClusterConnection, topic: str, stream: StreamInfo) -> None:
+        self._connection = connection
+        self._topic = topic
+        name = f"floodmark.marks.{stream.id:x}"
+        self._producer = TransactionalProducer(connection.settings, name, options={"linger.ms": 0})
+        self._last = self._read_last(stream.settings.keys)
+
+    def last(self, key: str) -> int:
+        """Return the number of the last entry of a key that is in the topic."""
+        return self._last.get(key, 0)
+
+    def publish(self, records: list[MarkRecord]) -> None:
+        """Write records in one transaction."""
+        self._producer.begin()
+        for record in records:
+            self._producer.put(self._topic, record.save(), record.key.encode(), 0)
+        self._producer.commit()
+        self._last.update({record.key: record.seq for record in records})
+
+    def _read_last(self, keys: Collection[str]) -> dict[str, int]:
+        """Return the last number of each key: it is among the newest records, or it takes all of them to see."""
+        end = self._connection.cluster.ends(self._topic, [0])[0]
+        found: dict[str, int] = {}
+        for start in (max(0, end - _TAIL), 0):
+            for records in self._connection.committed.read(self._topic, 0, start, end):
+                for record in records:
+                    if record.value() is None:
+                        raise KafkaFailed(
+                            f"The topic {self._topic!r} has a record without a value.",
+                            rule="A marks topic is written by Floodmark alone.",
+                            remedy="Take the right to write from others.",
+                        )
+                    mark = MarkRecord.load(record.value())
+                    found[mark.key] = max(mark.seq, found.get(mark.key, 0))
+            if start == 0 or found.keys() >= set(keys):
+                break
+        return found

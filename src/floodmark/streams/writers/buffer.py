@@ -1,0 +1,189 @@
+"""What a writer was given and has not sent yet, in its order, checked against the schema."""
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date, datetime
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from floodmark.errors import EventInvalid
+from floodmark.streams.events import (
+    Events,
+    key_array,
+    payload_batch,
+    payload_of,
+    points_of,
+    raw_key,
+    row_batch,
+    table_batch,
+)
+from floodmark.streams.layout.layout import Key, key_point
+
+MOST_SINGLE: Final = 20_000
+"""After so many single events a writer sends what it has."""
+
+MOST_ROWS: Final = 131_072
+"""After so many events of any kind a writer sends what it has, and it sends no more at once."""
+
+_GOLDEN: Final = 0.6180339887498949
+
+
+class Buffer:
+    """Events that wait to be sent. Those without a key go together to one segment, each time to another."""
+
+    __slots__ = ("_check", "_keys", "_points", "_ready", "_rows", "_schema", "_sent", "_sticky")
+
+    def __init__(self, schema: Any) -> None:
+        """Take events of this schema, or of any form if it is None."""
+        self._schema = schema
+        self._check = None if schema is None else RowCheck(schema)
+        self._rows: list[Any] = []
+        self._keys: list[Key | None] = []
+        self._points: list[float] = []
+        self._ready: deque[Events] = deque()
+        self._sent: Events | None = None
+        self._sticky = 0.0
+
+    def __len__(self) -> int:
+        """Return how many events wait."""
+        return len(self._rows) + sum(map(len, self._ready)) + (0 if self._sent is None else len(self._sent))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it is time to send what waits."""
+        return len(self._rows) >= MOST_SINGLE or len(self) >= MOST_ROWS
+
+    def add(self, event: object, key: Key | None) -> None:
+        """Take an event, or refuse it."""
+        point = self._sticky if key is None else key_point(key)
+        if self._check is None:
+            self._rows.append(payload_of(event))
+            self._keys.append(key)
+        else:
+            self._check(event)
+            # A copy, since the caller may use its dict again.
+            self._rows.append(dict(event))  # type: ignore[call-overload]
+        self._points.append(point)
+
+    def add_batch(self, data: Any, key: object) -> None:
+        """Take a table, or rows, or refuse them all."""
+        is_arrow = isinstance(data, pa.Table | pa.RecordBatch)
+        if not is_arrow and not isinstance(data, pa.Array | pa.ChunkedArray):
+            data = list(data)
+        count = data.num_rows if is_arrow else len(data)
+        keys = key_array(key, data, count)
+        points = np.full(count, self._sticky) if keys is None else points_of(keys, self._sticky)
+        batch = self._batch_of(data, keys, is_arrow=is_arrow)
+        if not count:
+            return
+        self._settle()
+        events = Events(batch, points)
+        self._ready.extend(events.slice(start, MOST_ROWS) for start in range(0, count, MOST_ROWS))
+        self._sticky = (self._sticky + _GOLDEN) % 1.0
+
+    def next(self) -> Events | None:
+        """Return the next events to send: the same ones until they are `done`, since they may have been kept."""
+        if self._sent is not None:
+            return self._sent
+        self._settle()
+        if not self._ready:
+            return None
+        taken = [self._ready.popleft()]
+        rows = len(taken[0])
+        while self._ready and rows + len(self._ready[0]) <= MOST_ROWS:
+            rows += len(self._ready[0])
+            taken.append(self._ready.popleft())
+        self._sent = Events.join(taken)
+        return self._sent
+
+    def done(self) -> None:
+        """Forget the events that `next` returned last."""
+        self._sent = None
+
+    def _settle(self) -> None:
+        if not self._rows:
+            return
+        if self._schema is None:
+            batch = payload_batch(self._rows, [raw_key(key) for key in self._keys])
+        else:
+            batch = row_batch(self._rows, self._schema)
+        self._ready.append(Events(batch, np.array(self._points)))
+        self._rows, self._keys, self._points = [], [], []
+        self._sticky = (self._sticky + _GOLDEN) % 1.0
+
+    def _batch_of(self, data: Any, keys: Any, *, is_arrow: bool) -> Any:
+        if self._schema is not None:
+            return table_batch(data, self._schema) if is_arrow else row_batch(_rows_of(data), self._schema)
+        if is_arrow:
+            raise EventInvalid(
+                "A table was written to a stream without a schema.",
+                rule="Without a schema events are bytes, text, or what JSON can write.",
+                remedy="Create the stream with a schema, or write the rows with to_pylist().",
+            )
+        payloads = [payload_of(event) for event in _rows_of(data)]
+        raw = [None] * len(payloads) if keys is None else keys.cast(pa.binary()).to_pylist()
+        return payload_batch(payloads, raw)
+
+
+def _rows_of(data: Any) -> Sequence[Any]:
+    rows: Sequence[Any] = data.to_pylist() if isinstance(data, pa.Array | pa.ChunkedArray) else data
+    return rows
+
+
+_BITS: Final = {pa.int8(): 8, pa.int16(): 16, pa.int32(): 32, pa.int64(): 64}
+Check = Callable[[Any], bool]
+
+
+class RowCheck:
+    """Refuses an event that does not fit, at once. What it cannot tell by a glance it converts to see.
+
+    >>> RowCheck(pa.schema([("id", pa.int32())]))({"id": 2**31})
+    Traceback (most recent call last):
+    floodmark.errors.EventInvalid: An event does not fit: ... [event-invalid]
+    """
+
+    __slots__ = ("_checks", "_needed", "_schema")
+
+    def __init__(self, schema: Any) -> None:
+        """Check against this schema."""
+        self._schema = schema
+        self._checks = {field.name: _check_of(field.type) for field in schema}
+        self._needed = frozenset(field.name for field in schema if not field.nullable)
+
+    def __call__(self, event: object) -> None:
+        """Refuse an event that does not fit."""
+        if not self._surely_fits(event):
+            row_batch([event], self._schema)
+
+    def _surely_fits(self, event: object) -> bool:
+        if not isinstance(event, Mapping) or any(event.get(name) is None for name in self._needed):
+            return False
+        checks = self._checks
+        for name, value in event.items():
+            check = checks.get(name)
+            if check is None or not (value is None or check(value)):
+                return False
+        return True
+
+
+def _check_of(kind: Any) -> Check:
+    bits = _BITS.get(kind)
+    if bits is not None:
+        low, high = -(2 ** (bits - 1)), 2 ** (bits - 1)
+        return lambda value: type(value) is int and low <= value < high
+    if pa.types.is_floating(kind):
+        return lambda value: type(value) is float
+    if pa.types.is_boolean(kind):
+        return lambda value: type(value) is bool
+    if pa.types.is_string(kind):
+        return lambda value: type(value) is str and value.isascii()
+    if pa.types.is_binary(kind):
+        return lambda value: type(value) is bytes
+    if pa.types.is_timestamp(kind) and kind.unit == "us":
+        has_zone = kind.tz is not None
+        return lambda value: type(value) is datetime and (value.tzinfo is not None) == has_zone
+    if pa.types.is_date32(kind):
+        return lambda value: type(value) is date
+    return lambda value: False
