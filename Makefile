@@ -30,7 +30,7 @@ setup: $(JAVA_READY) ## Prepare everything: Python packages in .venv, and Java
 	@echo "setup: ready"
 
 demo: $(JAVA_READY) ## Run the demo on a local Spark
-	@$(BIN)/python -m floodmark.spark.demo
+	@$(BIN)/python -m floodmark.demo
 
 test: $(JAVA_READY) ## Run all tests, in two processes (PROCESSES=0 for one)
 	@$(BIN)/pytest -q -n $(PROCESSES) --dist worksteal

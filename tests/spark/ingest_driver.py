@@ -8,7 +8,7 @@ from contextlib import closing
 
 from floodmark.ingest import Ingestion, load_job, run_job, with_units
 from floodmark.spark import session
-from floodmark.spark._ingest_executor import SparkExecutor
+from floodmark.spark.ingest.job import SparkExecutor
 from floodmark.streams import connect
 from spark_feed import SHORT_LIVED
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import floodmark as fm
-from floodmark.spark import _write_stream
+from floodmark.spark.sink import query as _write_stream
 from sink_shop import frame
 from spark_feed import SHORT_LIVED
 

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 import floodmark as fm
 from floodmark.kafka import Fetcher, KafkaCluster, KafkaSettings, MarkRecord
 from floodmark.sinks import Progress
-from floodmark.spark import _write_stream
+from floodmark.spark.sink import query as _write_stream
 from stream_feed import BASE, SECOND, StreamFeed
 
 Frame = Callable[..., DataFrame]
@@ -108,7 +108,7 @@ def fail_at(monkeypatch: pytest.MonkeyPatch, place: str, times: int = 1) -> None
     def with_failpoint(*given: Any) -> Any:
         return dataclasses.replace(spec_of(*given), failpoint=check)
 
-    monkeypatch.setattr(_write_stream, "spec_of", with_failpoint)
+    monkeypatch.setattr(_write_stream, "sink_spec", with_failpoint)
 
 
 class Injected(Exception):

@@ -11,7 +11,8 @@ from pyspark.sql import functions as F
 
 import floodmark as fm
 from floodmark.sinks import Sinks
-from floodmark.spark import _sink_targets, _write_stream
+from floodmark.spark.sink import address as _sink_targets
+from floodmark.spark.sink import query as _write_stream
 from floodmark.streams import connect
 from sink_driver import dies_at
 from sink_shop import frame
@@ -26,7 +27,7 @@ def over_windows(spark: SparkSession, home: Path) -> DataFrame:
 
 def main(settings: dict[str, Any]) -> None:
     """Run both queries until they have read everything, unless one dies."""
-    spec_of = _sink_targets.spec_of
+    spec_of = _sink_targets.sink_spec
     place, dying, times = settings.get("kill") or ("", "", 0)
 
     def with_failpoint(to: str, sink: str, *more: Any) -> Any:

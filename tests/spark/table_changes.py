@@ -12,9 +12,9 @@ from deltalake import DeltaTable, Schema
 from pyspark.sql import DataFrame, SparkSession
 
 import floodmark as fm
-from floodmark.spark import _write_stream
-from floodmark.spark._sink_rows import RowForm
-from floodmark.spark._sink_targets import SinkOptions, spec_of
+from floodmark.spark.sink import query as _write_stream
+from floodmark.spark.sink.address import SinkOptions, sink_spec
+from floodmark.spark.sink.rows import RowFormat
 from stream_feed import BASE, SECOND, StreamFeed
 from table_shop import table
 
@@ -61,8 +61,8 @@ class Changes(StreamFeed):
     def open_again(self) -> Any:
         """Return another writer for the sink, which takes over when it is started."""
         schema = self.frame().schema
-        form = RowForm.of(schema, "upsert", "k", {})
-        return spec_of(f"delta://{self.place}", "out", form, SinkOptions(), schema).open(self.home.home)
+        form = RowFormat.of(schema, "upsert", "k", {})
+        return sink_spec(f"delta://{self.place}", "out", form, SinkOptions(), schema).open(self.home.home)
 
     def make_table(self, partition_by: Iterable[str] = ()) -> None:
         """Make the table before a query does."""
@@ -84,4 +84,4 @@ class Changes(StreamFeed):
 def at_failpoint(monkeypatch: pytest.MonkeyPatch, act: Callable[[str], None]) -> None:
     """Let something be done whenever a sink that is started from now on comes to a place."""
     spec_of: Any = vars(_write_stream)["spec_of"]
-    monkeypatch.setattr(_write_stream, "spec_of", lambda *given: dataclasses.replace(spec_of(*given), failpoint=act))
+    monkeypatch.setattr(_write_stream, "sink_spec", lambda *given: dataclasses.replace(spec_of(*given), failpoint=act))

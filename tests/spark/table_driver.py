@@ -15,7 +15,8 @@ from pyspark import TaskContext
 
 import floodmark as fm
 from floodmark.sinks.target import SOME_ROWS_SENT
-from floodmark.spark import _sink_targets, _write_stream
+from floodmark.spark.sink import address as _sink_targets
+from floodmark.spark.sink import query as _write_stream
 from sink_shop import frame
 from spark_feed import SHORT_LIVED
 from table_shop import KINDS, TARGETS, start
@@ -52,7 +53,7 @@ def stumble(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def main(settings: dict[str, Any]) -> None:
     """Run the queries until they have read everything, unless one dies."""
-    spec_of = _sink_targets.spec_of
+    spec_of = _sink_targets.sink_spec
     place, victim, times = settings.get("kill") or ("", "", 0)
 
     def with_failpoint(to: str, sink: str, *more: Any) -> Any:

@@ -10,8 +10,7 @@ import pytest
 
 from floodmark.control import Home, WatermarkSteps
 from floodmark.errors import FloodmarkError, TooManyOrigins
-from floodmark.spark._chain import PATIENCE, MarkOffset, WatermarkChain
-from floodmark.spark._settings import WatermarkSettings
+from floodmark.spark.watermark.chain import OBSERVATION_TIMEOUT, MarkOffset, WatermarkChain, WatermarkSettings
 from floodmark.testing import ManualClock
 
 SECOND = 1_000_000
@@ -106,7 +105,7 @@ def test_f1_but_not_for_ever_and_the_loss_is_counted(world: World) -> None:
     at = reader.advance(reader.initial())
     before = world.clock.now()
     assert reader.advance(at) is at
-    assert world.clock.now() - before == pytest.approx(PATIENCE, abs=10_000)
+    assert world.clock.now() - before == pytest.approx(OBSERVATION_TIMEOUT, abs=10_000)
     waited = world.clock.now()
     assert reader.advance(at) is at, "once is enough"
     assert world.clock.now() == waited

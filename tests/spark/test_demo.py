@@ -13,16 +13,23 @@ import pytest
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from floodmark.spark import demo
-from floodmark.spark.demo import Case, Comparison, Outcome
-from floodmark.spark.demo._orders import DISORDER, MINUTE, placed
-from floodmark.spark.demo._outcome import judge
-from floodmark.spark.demo._report import Display
-from floodmark.spark.demo._run import Reading
-from floodmark.spark.demo._why import MISCOUNTED, NOT_SHOWN
+from floodmark.demo import comparison as demo
+from floodmark.demo.cases import (
+    DISORDER,
+    MINUTE,
+    MISCOUNTED,
+    NOT_SHOWN,
+    Case,
+    Comparison,
+    QueryResult,
+    all_cases,
+    generate_orders,
+    judge,
+)
+from floodmark.demo.comparison import ProgressDisplay, QueryStatus
 
 LAGGING, QUIET, FUTURE = "lagging partition", "quiet source", "row from the future"
-CASES = {case.name: case for case in demo.all_cases(time.time_ns() // 1000)}
+CASES = {case.name: case for case in all_cases(time.time_ns() // 1000)}
 
 
 @dataclass(frozen=True)
@@ -31,7 +38,7 @@ class Ran:
 
     case: Case
     comparison: Comparison
-    readings: list[Reading]
+    readings: list[QueryStatus]
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +47,7 @@ def ran(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     spark.conf.set("spark.sql.shuffle.partitions", "1")
     done = {}
     for name, case in CASES.items():
-        readings: list[Reading] = []
+        readings: list[QueryStatus] = []
         comparison = demo.compare(spark, case, tmp_path_factory.mktemp("demo"), readings.append)
         done[name] = Ran(case, comparison, readings)
     yield done
@@ -107,7 +114,7 @@ def test_one_row_from_the_future_makes_plain_spark_drop_what_comes_later(ran: di
 
 def printed(comparisons: list[Comparison]) -> str:
     out = StringIO()
-    demo.report(Console(file=out, width=100), comparisons)
+    demo.print_report(Console(file=out, width=100), comparisons)
     return out.getvalue()
 
 
@@ -144,9 +151,9 @@ def test_the_code_it_shows_has_the_options_it_ran_with() -> None:
 
 def show_progress(console: Console) -> None:
     case = CASES[QUIET]
-    with Display(console) as display:
+    with ProgressDisplay(console) as display:
         display.begin(case)
-        display.watch(Reading(case, "plain Spark", rows_read=1_234, windows_emitted=7, has_ended=False))
+        display.watch(QueryStatus(case, "plain Spark", rows_read=1_234, windows_emitted=7, has_ended=False))
 
 
 def test_a_log_gets_plain_lines_and_a_terminal_gets_bars() -> None:
@@ -158,7 +165,7 @@ def test_a_log_gets_plain_lines_and_a_terminal_gets_bars() -> None:
     assert "\x1b[" in terminal.getvalue()
 
 
-RIGHT = Outcome(
+RIGHT = QueryResult(
     rows_in=10, lost={}, waiting={}, windows_emitted=3, windows_wrong=0, windows_missing=0, watermark=100 * MINUTE
 )
 FAILURES = {
@@ -176,7 +183,7 @@ def test_the_exit_code_is_1_if_floodmark_fails_in_any_case(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    outcome: Outcome,
+    outcome: QueryResult,
     code: int,
 ) -> None:
     stopped = []
@@ -194,7 +201,7 @@ def test_the_exit_code_is_1_if_floodmark_fails_in_any_case(
     monkeypatch.setattr(demo, "session", lambda name, conf: NoSpark())
     monkeypatch.setattr(demo, "compare", compare)
     with pytest.raises(SystemExit) as ended:
-        runpy.run_module("floodmark.spark.demo", run_name="__main__")
+        runpy.run_module("floodmark.demo", run_name="__main__")
     assert ended.value.code == code
     assert stopped == [["0", "1", "2"]], "Spark must have let go of the files before they are removed"
     assert list(tmp_path.iterdir()) == []
@@ -208,7 +215,7 @@ def test_an_explanation_that_the_run_does_not_bear_out_is_not_given(name: str) -
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("floodmark", FAILURES.values(), ids=FAILURES)
-def test_a_failure_of_floodmark_is_said(ran: dict[str, Ran], name: str, floodmark: Outcome) -> None:
+def test_a_failure_of_floodmark_is_said(ran: dict[str, Ran], name: str, floodmark: QueryResult) -> None:
     assert ran[name].case.explain(ran[name].comparison.plain, floodmark).endswith(MISCOUNTED)
 
 
@@ -228,8 +235,8 @@ def test_an_order_whose_window_never_came_is_lost_once_the_watermark_is_past_it(
 
 
 def test_no_order_is_more_than_the_allowed_disorder_behind_its_own_origin() -> None:
-    lagging = placed(0, ["p"])["p"].delayed(since=5 * MINUTE, lag=15 * MINUTE)
-    for orders in (*placed(0, ["p", "q"]).values(), lagging):
+    lagging = generate_orders(0, ["p"])["p"].delayed(since=5 * MINUTE, lag=15 * MINUTE)
+    for orders in (*generate_orders(0, ["p", "q"]).values(), lagging):
         assert (orders.arrivals[1:] >= orders.arrivals[:-1]).all()
         behind, newest = 0, int(orders.times[0])
         for t in orders.times.tolist():
@@ -240,7 +247,7 @@ def test_no_order_is_more_than_the_allowed_disorder_behind_its_own_origin() -> N
 
 def test_the_orders_are_the_same_in_every_run_and_recent() -> None:
     now = 1_794_784_440_123_456
-    first, second = ({case.name: case for case in demo.all_cases(at)} for at in (now, now + MINUTE))
+    first, second = ({case.name: case for case in all_cases(at)} for at in (now, now + MINUTE))
     for name, case in first.items():
         later = {start - MINUTE: counts for start, counts in second[name].expected.items()}
         assert later == case.expected

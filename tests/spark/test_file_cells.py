@@ -28,7 +28,7 @@ from floodmark.errors import (
 from floodmark.extract import ListedFile, list_files
 from floodmark.ingest import FilesSource, Range, Row, Unit
 from floodmark.ingest._calendar import moment, wall, zone_of
-from floodmark.spark._file_cells import read_files, reading_failed
+from floodmark.spark.ingest.files import read_files, reading_error
 
 ALL = Unit.of({})
 SPARK = (PySparkException, Py4JJavaError)
@@ -79,7 +79,7 @@ def refused(spark: SparkSession, source: FilesSource, row: Row | None = None) ->
     assert frame is not None
     with pytest.raises(SPARK) as caught:
         frame.collect()
-    return reading_failed(caught.value, source, files)
+    return reading_error(caught.value, source, files)
 
 
 def put_orders(drops: Path, kind: str) -> None:
@@ -319,7 +319,7 @@ def test_a_file_that_goes_while_it_is_read_fails_the_cell(spark: SparkSession, d
     (drops / "a.csv").unlink()
     with pytest.raises(SPARK) as caught:
         frame.collect()
-    assert isinstance(reading_failed(caught.value, source, files), SourceChanged)
+    assert isinstance(reading_error(caught.value, source, files), SourceChanged)
 
 
 # Hours of the day when clocks go back, and of the one when they go forward.

@@ -6,7 +6,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from floodmark.spark import _marks, follow_marks
+from floodmark.spark import follow_marks
+from floodmark.spark.watermark import marks as _marks
 from spark_feed import EPOCH_US, FAR_FUTURE, Feed, Running, mark, row, seconds
 
 Run = Callable[..., Running]

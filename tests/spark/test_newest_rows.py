@@ -11,16 +11,16 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, DateType, DoubleType, LongType, StringType, TimestampType
 
 from floodmark.landing._live import may_be_within
-from floodmark.spark._sink_rows import RowForm
-from floodmark.spark._table_rows import TableForm
-from floodmark.spark._table_upserts import bounds
+from floodmark.spark.sink.files import TableFormat
+from floodmark.spark.sink.rows import RowFormat
+from floodmark.spark.sink.upserts import key_bounds
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def test_an_empty_text_is_no_key_where_it_would_be_no_value_of_a_partition(spark: SparkSession) -> None:
     rows = spark.createDataFrame([("", 1), ("a", 2)], "k STRING, v INT")
-    form = TableForm.of(rows.schema, RowForm.of(rows.schema, "upsert", "k"), with_ts=False)
+    form = TableFormat.of(rows.schema, RowFormat.of(rows.schema, "upsert", "k"), with_ts=False)
     assert form.newest(rows, 1, after=None, told={}).count() == 2
     with pytest.raises(PySparkException, match="no key"):
         form.newest(rows, 1, after=None, told={}, partition_by=["k"]).count()
@@ -30,7 +30,7 @@ def test_of_equal_rows_the_last_one_is_there_and_those_that_were_written_are_lef
     spark: SparkSession,
 ) -> None:
     rows = spark.range(0, 4_000, 1, 4).selectExpr("id % 3 AS k", "id AS v", "timestamp_seconds(id div 3998) AS _ts")
-    form = TableForm.of(rows.schema, RowForm.of(rows.schema, "upsert", "k"), with_ts=False)
+    form = TableFormat.of(rows.schema, RowFormat.of(rows.schema, "upsert", "k"), with_ts=False)
 
     def found(after: int | None = None) -> list[tuple[int, int]]:
         return sorted((row["k"], row["v"]) for row in form.newest(rows, 1, after=after, told={}).collect())
@@ -41,7 +41,7 @@ def test_of_equal_rows_the_last_one_is_there_and_those_that_were_written_are_lef
 
 def test_a_row_before_what_was_told_of_time_is_refused_unless_it_only_deletes(spark: SparkSession) -> None:
     rows = spark.sql("SELECT 'a' AS k, timestamp_micros(5) AS t, 1 AS _diff")
-    form = TableForm.of(rows.schema, RowForm.of(rows.schema, "upsert", "k", {"t": "t"}), with_ts=False)
+    form = TableFormat.of(rows.schema, RowFormat.of(rows.schema, "upsert", "k", {"t": "t"}), with_ts=False)
     for frame, time in ((rows, 5), (rows.withColumn("_diff", F.lit(-1)), 6)):
         assert len(form.newest(frame, 1, after=None, told={"t": time}).collect()) == 1
     with pytest.raises(PySparkException, match="too early: 6 t 5"):
@@ -62,7 +62,7 @@ def test_a_row_before_what_was_told_of_time_is_refused_unless_it_only_deletes(sp
     ],
 )
 def test_bounds_of_keys_are_told_where_files_tell_sure_ones(kind: DataType, ends: Any, wanted: Any) -> None:
-    found = bounds(kind, *ends)
+    found = key_bounds(kind, *ends)
     assert found == wanted
     if found is not None:
         low, high = (pa.array([end, None]) for end in found)

@@ -7,7 +7,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from floodmark.spark._packed_rows import brought, packed, unpacked
+from floodmark.spark.sink.kafka import unpack_rows
+from floodmark.spark.transfer import bring_to_driver, pack_rows
 
 SIZE = 5_000_000
 
@@ -19,7 +20,7 @@ def cells(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def bring(spark: SparkSession) -> int:
     frame = spark.range(2, numPartitions=2).mapInArrow(cells, "records BINARY")
-    return sum(len(cell) for (cell,) in brought(frame))
+    return sum(len(cell) for (cell,) in bring_to_driver(frame))
 
 
 def used(spark: SparkSession) -> int:
@@ -48,7 +49,7 @@ def test_records_come_as_they_are_and_in_their_order(spark: SparkSession) -> Non
     rows = spark.range(50_000, numPartitions=3).selectExpr(
         "CAST(CAST(id AS STRING) AS BINARY) AS key", "unhex(hex(id * 7919)) AS value", "id AS ts"
     )
-    found = [row for piece in unpacked(brought(packed(rows))) for row in piece.rows()]
+    found = [row for piece in unpack_rows(bring_to_driver(pack_rows(rows))) for row in piece.rows()]
     assert [int(row[0] or b"") for row in found] == list(range(50_000))
     assert [int.from_bytes(row[1] or b"", "big") for row in found] == [number * 7919 for number in range(50_000)]
     assert [row[2] for row in found] == list(range(50_000))

@@ -8,7 +8,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from floodmark.errors import InvalidOption
-from floodmark.spark import _session, session
+from floodmark.spark import session
+from floodmark.spark import sessions as _session
 from spark_feed import SHORT_LIVED
 
 

@@ -16,8 +16,8 @@ import floodmark as fm
 from floodmark.errors import InvalidOption, SinkTopicMissing, SinkTopicUnfit, StreamSealed
 from floodmark.sinks import Sinks
 from floodmark.sinks.target import FAILPOINTS
-from floodmark.spark._sink_rows import RowForm
-from floodmark.spark._sink_targets import SinkOptions, spec_of
+from floodmark.spark.sink.address import SinkOptions, sink_spec
+from floodmark.spark.sink.rows import RowFormat
 from floodmark.streams import Stream, connect
 from sink_feed import Injected, fail_at
 from sink_shop import START, Shop, frame
@@ -245,8 +245,8 @@ def test_what_makes_no_sense_for_a_stream_is_refused(chain: Chain, options: dict
 
 
 def test_what_writes_is_the_same_in_another_process(chain: Chain) -> None:
-    form = RowForm.of(chain.frame("windows").schema, times={"t": "`window`.end"})
-    spec = spec_of("stream://tens", "tens", form, SinkOptions(), chain.frame("windows").schema)
+    form = RowFormat.of(chain.frame("windows").schema, times={"t": "`window`.end"})
+    spec = sink_spec("stream://tens", "tens", form, SinkOptions(), chain.frame("windows").schema)
     assert pickle.loads(pickle.dumps(spec)) == spec
 
 

@@ -23,11 +23,10 @@ from floodmark.errors import (
     UnknownStream,
     UnsupportedFrame,
 )
-from floodmark.spark import _bound_reader
-from floodmark.spark._query_hold import QueryHold
-from floodmark.spark._stream_reader import StreamReader
-from floodmark.spark._stream_rows import RangePart, read_part
-from floodmark.spark._stream_settings import ReadSettings
+from floodmark.spark.source import bound_reader as _bound_reader
+from floodmark.spark.source.bound_reader import QueryHold, ReadTask
+from floodmark.spark.source.stream_reader import StreamReader, read_stream_task
+from floodmark.spark.source.stream_settings import StreamReadSettings
 from stream_feed import BASE, SECOND, StreamFeed, after_base
 
 
@@ -310,12 +309,12 @@ def test_queries_that_are_aligned_wait_for_the_slowest(spark: SparkSession, tmp_
 
 def test_a_task_that_cannot_see_the_home_says_what_to_do(orders: StreamFeed, tmp_path: Path) -> None:
     with pytest.raises(HomeOutOfReach, match="PostgreSQL and the events in Kafka"):
-        list(read_part(str(tmp_path / "elsewhere"), ReadSettings("orders"), RangePart(())))
+        list(read_stream_task(str(tmp_path / "elsewhere"), StreamReadSettings("orders"), ReadTask(())))
 
 
 def test_a_home_that_is_away_for_a_moment_is_waited_for(orders: StreamFeed, monkeypatch: pytest.MonkeyPatch) -> None:
     orders.play([[1], None])
-    reader = StreamReader(ReadSettings("orders"), str(orders.path / "home"))
+    reader = StreamReader(StreamReadSettings("orders"), str(orders.path / "home"))
     start = reader.initialOffset()
     away = iter([HomeBusy("Busy.", rule="So.", remedy="Wait."), HomeUnusable("Away.", rule="So.", remedy="Wait.")])
     tick = BoundStream.tick

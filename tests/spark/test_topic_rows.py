@@ -12,9 +12,8 @@ from floodmark.bindings.topics.times import ReportedTime, ReportedTimes
 from floodmark.control import Home
 from floodmark.errors import HomeOutOfReach, ValueUndecodable
 from floodmark.kafka import Fetcher
-from floodmark.spark._topic_columns import arrow_schema
-from floodmark.spark._topic_rows import Rows, TopicPart, read_topic_part
-from floodmark.spark._topic_settings import TopicSettings
+from floodmark.spark.source.topic_reader import RecordBatchBuilder, TopicReadTask, read_topic_task
+from floodmark.spark.source.topic_settings import TopicSettings, topic_arrow_schema
 from floodmark.testing import KafkaBroker
 from topic_feed import TopicFeed
 
@@ -28,7 +27,7 @@ def feed(broker: KafkaBroker, topic_name: str) -> TopicFeed:
 
 def rows(feed: TopicFeed, home: Path, ranges: list[BoundRange], **options: str) -> list[dict[str, Any]]:
     given = {"subscribe": feed.name, "kafka.bootstrap.servers": feed.settings.servers, **options}
-    read = read_topic_part(str(home), TopicSettings.of(given), TopicPart(tuple(ranges), "s"))
+    read = read_topic_task(str(home), TopicSettings.of(given), TopicReadTask(tuple(ranges), "s"))
     return [row for batch in read for row in pa.Table.from_batches([batch]).to_pylist()]
 
 
@@ -67,7 +66,7 @@ def test_batches_may_fall_anywhere(feed: TopicFeed) -> None:
     settings = TopicSettings.of({**given, "columns": '["at", "_kafka_offset", "_ts"]'})
     ranges = [BoundRange(0, 0, 2, 10, {}), BoundRange(0, 2, 5, 20, {})]
     for cuts in ([4], [1, 4], [2, 3, 4], [1, 2, 3, 4]):
-        made = Rows(settings, arrow_schema(settings), ranges)
+        made = RecordBatchBuilder(settings, topic_arrow_schema(settings), ranges)
         batches = [made.batch(records[first:end]) for first, end in zip([0, *cuts], cuts, strict=False)]
         found = pa.Table.from_batches(batches).to_pylist()
         assert [(one["at"], one["_kafka_offset"], one["_ts"].microsecond) for one in found] == [

@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 import floodmark as fm
 from floodmark.errors import FloodmarkError, InvalidOption, SchemaInvalid
-from floodmark.spark._stream_source import StreamSource
+from floodmark.spark.source.stream_reader import FloodmarkSource
 from floodmark.testing import KafkaBroker
 from floodmark.testing.kafka import broker_jars, find_java
 from topic_feed import BASE_MILLIS, TopicFeed
@@ -382,17 +382,17 @@ def test_options_that_make_no_sense_are_refused(
 ) -> None:
     given = {"subscribe": "x", "kafka.bootstrap.servers": broker.servers, "home": str(tmp_path / "home"), **options}
     with pytest.raises(FloodmarkError, match=message):
-        StreamSource(given).reader(StreamSource(given).schema()).partitions()
+        FloodmarkSource(given).reader(FloodmarkSource(given).schema()).partitions()
 
 
 def test_a_query_that_goes_on_has_no_end_and_the_schema_of_the_options(broker: KafkaBroker, tmp_path: Path) -> None:
     given = {"subscribe": "x", "kafka.bootstrap.servers": broker.servers, "home": str(tmp_path / "home")}
-    known = StreamSource(given).schema()
+    known = FloodmarkSource(given).schema()
     for option, value in (("asOf", "5"), ("endingOffsets", "{}")):
         with pytest.raises(InvalidOption, match=f"{option} is given for a query that goes on"):
-            StreamSource({**given, option: value}).streamReader(known)
+            FloodmarkSource({**given, option: value}).streamReader(known)
     with pytest.raises(SchemaInvalid, match="What is read of the topics x has"):
-        StreamSource(given).reader(StructType([]))
+        FloodmarkSource(given).reader(StructType([]))
 
 
 def test_a_broker_that_is_away_at_the_start_is_an_error_in_bounded_time(

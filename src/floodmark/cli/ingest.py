@@ -144,7 +144,7 @@ def _run(arguments: argparse.Namespace, now: int) -> None:
 def _executor(job: "Job", home: "StreamHome", workers: int) -> "Executor":
     # Whoever only asks what is due does not wait for pyspark.
     from floodmark.spark import session
-    from floodmark.spark._ingest_executor import SparkExecutor
+    from floodmark.spark.ingest.job import SparkExecutor
 
     spark = session("floodmark-ingest", cores=os.cpu_count() or 2)
     return SparkExecutor(home, job, spark, workers=workers)

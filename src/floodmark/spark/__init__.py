@@ -5,16 +5,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from floodmark._util.times import Duration
-    from floodmark.spark._ingest_job import ingest_job
-    from floodmark.spark._late_rows import late
-    from floodmark.spark._marks import Operators, follow_marks
-    from floodmark.spark._read_closed import read_closed
-    from floodmark.spark._read_stream import LateRows, read_bindings, read_stream, window
-    from floodmark.spark._read_topics import read_topics
-    from floodmark.spark._session import Setting, session
-    from floodmark.spark._settings import Late
-    from floodmark.spark._watermark import with_watermark
-    from floodmark.spark._write_stream import write_stream
+    from floodmark.spark.ingest.job import ingest_job
+    from floodmark.spark.sessions import Setting, session
+    from floodmark.spark.sink.closed_rows import read_closed
+    from floodmark.spark.sink.query import write_stream
+    from floodmark.spark.source.dataframes import LateRows, read_bindings, read_stream, read_topics, window
+    from floodmark.spark.watermark.chain import Late
+    from floodmark.spark.watermark.dataframes import late, with_watermark
+    from floodmark.spark.watermark.marks import Operators, follow_marks
 
 __all__ = [
     "Duration",
@@ -37,21 +35,21 @@ __all__ = [
 
 _PLACES: Final = {
     "Duration": "floodmark._util.times",
-    "Late": "floodmark.spark._settings",
-    "LateRows": "floodmark.spark._read_stream",
-    "Operators": "floodmark.spark._marks",
-    "Setting": "floodmark.spark._session",
-    "follow_marks": "floodmark.spark._marks",
-    "ingest_job": "floodmark.spark._ingest_job",
-    "late": "floodmark.spark._late_rows",
-    "read_bindings": "floodmark.spark._read_stream",
-    "read_closed": "floodmark.spark._read_closed",
-    "read_stream": "floodmark.spark._read_stream",
-    "read_topics": "floodmark.spark._read_topics",
-    "session": "floodmark.spark._session",
-    "window": "floodmark.spark._read_stream",
-    "with_watermark": "floodmark.spark._watermark",
-    "write_stream": "floodmark.spark._write_stream",
+    "Late": "floodmark.spark.watermark.chain",
+    "LateRows": "floodmark.spark.source.dataframes",
+    "Operators": "floodmark.spark.watermark.marks",
+    "Setting": "floodmark.spark.sessions",
+    "follow_marks": "floodmark.spark.watermark.marks",
+    "ingest_job": "floodmark.spark.ingest.job",
+    "late": "floodmark.spark.watermark.dataframes",
+    "read_bindings": "floodmark.spark.source.dataframes",
+    "read_closed": "floodmark.spark.sink.closed_rows",
+    "read_stream": "floodmark.spark.source.dataframes",
+    "read_topics": "floodmark.spark.source.dataframes",
+    "session": "floodmark.spark.sessions",
+    "window": "floodmark.spark.source.dataframes",
+    "with_watermark": "floodmark.spark.watermark.dataframes",
+    "write_stream": "floodmark.spark.sink.query",
 }
 
 

@@ -1,7 +1,0 @@
-"""Runs the demo."""
-
-import sys
-
-from floodmark.spark.demo import main
-
-sys.exit(main())

@@ -1,0 +1,231 @@
+"""The format "floodmark": streams (and through it topics) as they grow, or as a snapshot of one moment."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.types import StructType
+
+from floodmark._util.times import time_in_unit
+from floodmark.bindings import BoundStream, SourceOffset
+from floodmark.bindings.offsets import BatchLimits, BoundRange, bound_ranges, next_offset, offset_at_cut
+from floodmark.errors import HomeMissing, HomeOutOfReach, SchemaInvalid
+from floodmark.spark.source.bound_reader import (
+    IS_MARK,
+    BoundReader,
+    MarkRow,
+    ReadTask,
+    micros_from_unit,
+    open_home,
+    split_into_tasks,
+)
+from floodmark.spark.source.stream_settings import (
+    MICROS_TYPE,
+    ReadRange,
+    StreamReadSettings,
+    parse_time,
+    stream_arrow_schema,
+    stream_spark_schema,
+)
+from floodmark.streams import Chunk, StreamSettings
+from floodmark.streams.events import time_mask
+
+if TYPE_CHECKING:
+    from floodmark.spark.source.topic_reader import TopicSource
+
+
+class FloodmarkSource(DataSource):
+    """`spark.readStream.format("floodmark").option("stream", "shop/orders")`, and the same with `spark.read`.
+
+    With the option `subscribe` it reads topics of Kafka.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "floodmark"
+
+    def schema(self) -> StructType:
+        """Return the columns of the stream, and `_segment`, `_offset`, `_ts` and `_w`."""
+        topics = self._topics()
+        if topics is not None:
+            return topics.schema()
+        settings = StreamReadSettings.of(self.options)
+        return stream_spark_schema(open_home(settings.home).stream(settings.stream).settings, settings)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark calls it by this name
+        """Return what reads the stream as it grows."""
+        topics = self._topics()
+        if topics is not None:
+            return topics.stream_reader(schema)
+        settings, location = self._checked(schema)
+        return StreamReader(settings, location)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return what reads the stream as it was at one moment."""
+        topics = self._topics()
+        if topics is not None:
+            return topics.reader(schema)
+        settings, location = self._checked(schema)
+        return StreamSnapshotReader(settings, location)
+
+    def _topics(self) -> "TopicSource | None":
+        if not any(name.lower() == "subscribe" for name in self.options):
+            return None
+        # Whoever reads streams needs no client for Kafka.
+        from floodmark.spark.source.topic_reader import TopicSource
+
+        return TopicSource(dict(self.options))
+
+    def _checked(self, schema: StructType) -> tuple[StreamReadSettings, str]:
+        settings = StreamReadSettings.of(self.options)
+        home = open_home(settings.home)
+        known = self.schema()
+        if schema.simpleString() != known.simpleString():
+            raise SchemaInvalid(
+                f"The query has the schema {schema.simpleString()}.",
+                rule=f"What is read of the stream {settings.stream!r} has {known.simpleString()}.",
+                remedy="Leave the schema out; it is that of the stream.",
+                schema=schema.simpleString(),
+            )
+        return settings, home.home.location
+
+
+class StreamSnapshotReader(DataSourceReader):
+    """Reads what was bound at a timestamp: the same rows whenever it is asked."""
+
+    def __init__(self, settings: StreamReadSettings, location: str) -> None:
+        self._settings = settings
+        self._location = location
+
+    def partitions(self) -> Sequence[ReadTask]:
+        """Return what the tasks read."""
+        settings = self._settings
+        bound = BoundStream(open_home(self._location), settings.stream, source=settings.source)
+        bounds = ReadRange.of(settings, bound.stream)
+        if settings.as_of is None:
+            history = bound.tick(at_once=True)
+            until = None
+        else:
+            history = bound.history()
+            until = history.check_valid(time_in_unit(parse_time(settings.as_of, "asOf"), "us"))
+        cut = bounds.start(bound)
+        start = SourceOffset("", None, {}) if cut is None else offset_at_cut(history, "", bound.ends_at(cut))
+        end = next_offset(history, start, BatchLimits(until=until, end=bounds.end(bound)))
+        return split_into_tasks(bound_ranges(history, start, end), settings.rows_per_task, bounds.rows) or [
+            ReadTask(())
+        ]
+
+    def read(self, partition: ReadTask) -> Any:  # type: ignore[override]
+        """Return the rows of one task."""
+        return read_stream_task(self._location, self._settings, partition)
+
+
+class StreamReader(BoundReader[BoundStream, StreamReadSettings]):
+    """Reads a stream of a home."""
+
+    def __init__(self, settings: StreamReadSettings, location: str) -> None:
+        super().__init__(settings, location)
+        self._bounds: ReadRange | None = None
+
+    def read(self, partition: ReadTask) -> Any:  # type: ignore[override]
+        """Return the rows of one task."""
+        return read_stream_task(self._location, self._settings, partition)
+
+    def _open(self) -> BoundStream:
+        return BoundStream(open_home(self._location), self._settings.stream, source=self._settings.source)
+
+    def _bounds_of(self, bound: BoundStream) -> ReadRange:
+        if self._bounds is None:
+            self._bounds = ReadRange.of(self._settings, bound.stream)
+        return self._bounds
+
+    def _first(self, bound: BoundStream) -> Mapping[int, int] | None:
+        start = self._bounds_of(bound).start(bound)
+        return None if start is None else bound.ends_at(start)
+
+    def _final(self, bound: BoundStream) -> Mapping[int, int] | None:
+        return self._bounds_of(bound).end(bound)
+
+    def _time_key(self, bound: BoundStream) -> tuple[str, str]:
+        known = bound.stream.settings
+        return known.key(self._settings.key), known.unit
+
+    def _is_limited(self) -> bool:
+        return super()._is_limited() or bool(self._settings.max_bytes)
+
+    def _most_rows(self, bound: BoundStream) -> int | None:
+        settings = self._settings
+        by_bytes = self._bounds_of(bound).rows_of(settings.max_bytes, bound)
+        return min((most for most in (settings.max_rows, by_bytes) if most is not None), default=None)
+
+    def _parts(self, bound: BoundStream, ranges: Sequence[BoundRange], mark: MarkRow | None) -> Sequence[ReadTask]:
+        return split_into_tasks(ranges, self._settings.rows_per_task, self._bounds_of(bound).rows, mark)
+
+
+def read_stream_task(location: str, settings: StreamReadSettings, part: ReadTask) -> Iterator[Any]:
+    """Return the rows of a part, as Arrow batches."""
+    try:
+        stream = open_home(location).stream(settings.stream)
+    except HomeMissing as error:
+        raise HomeOutOfReach(
+            f"A task cannot see the home {location}.",
+            rule="Every executor reads the home; one in a directory is only seen on the machine that has it.",
+            remedy="Keep the home in PostgreSQL and the events in Kafka, or run Spark on one machine.",
+            path=location,
+        ) from error
+    schema = stream_arrow_schema(stream.settings, settings)
+    if part.mark is not None:
+        yield _mark_row(stream.settings, settings, schema, part.mark)
+    only = part.only
+    wanted = None if only is None else time_mask(stream.settings, only.key, only.lower, only.upper)
+    for bound in part.ranges:
+        for chunk in stream.read(bound.partition, bound.first, bound.end):
+            batch = _stamp_rows(chunk, bound, stream.settings, schema)
+            yield batch if wanted is None else batch.filter(wanted(chunk.batch))
+
+
+def _stamp_rows(chunk: Chunk, bound: BoundRange, stream: StreamSettings, schema: Any) -> Any:
+    """Return the columns of the schema, be they of the rows or of the place where they lie."""
+    count = chunk.batch.num_rows
+    places: dict[str, Callable[[], Any]] = {
+        "_segment": lambda: pa.array(np.full(count, bound.partition, np.int64)),
+        "_offset": lambda: pa.array(np.arange(chunk.first, chunk.end)),
+        "_ts": lambda: _constant(count, bound.ts),
+        "_w": lambda: _stamps(count, bound.watermarks, stream),
+        IS_MARK: lambda: pa.array(np.zeros(count, np.bool_)),
+    }
+    columns = [places[name]() if name in places else chunk.batch.column(name) for name in schema.names]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _mark_row(stream: StreamSettings, settings: StreamReadSettings, schema: Any, mark: MarkRow) -> Any:
+    """Return a row that says where the watermark is: in the column of the event time, and in `_w`."""
+    ts, watermarks = mark
+    time = watermarks.get(stream.key(settings.key))
+    values = {
+        stream.time_columns[stream.key(settings.key)]: _constant(1, _micros(time, stream)),
+        "_ts": _constant(1, ts),
+        "_w": _stamps(1, watermarks, stream),
+        IS_MARK: pa.array([True]),
+    }
+    return pa.RecordBatch.from_arrays(
+        [values.get(field.name, pa.nulls(1, field.type)) for field in schema], schema=schema
+    )
+
+
+def _stamps(count: int, watermarks: Mapping[str, int], stream: StreamSettings) -> Any:
+    children = [_constant(count, _micros(watermarks.get(key), stream)) for key in stream.keys]
+    return pa.StructArray.from_arrays(children, names=list(stream.keys))
+
+
+def _micros(time: int | None, stream: StreamSettings) -> int | None:
+    return None if time is None else micros_from_unit(time, stream.unit)
+
+
+def _constant(count: int, micros: int | None) -> Any:
+    if micros is None:
+        return pa.nulls(count, MICROS_TYPE)
+    return pa.array(np.full(count, micros, np.int64)).cast(MICROS_TYPE)
