@@ -43,6 +43,7 @@ lint: $(PYTHON_READY) ## Check style, types, import directions and the lock
 	$(call step,format,$(BIN)/ruff format --check)
 	$(call step,types,$(BIN)/mypy)
 	$(call step,imports,$(BIN)/lint-imports --no-logo)
+	$(call step,privacy,$(BIN)/python tools/check_privacy.py)
 	$(call step,lock,$(lock_fits))
 
 format: $(PYTHON_READY) ## Format the code and fix what can be fixed

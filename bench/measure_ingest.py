@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from figures import Figure, best_seconds
 from floodmark.ingest import Bound, Grid, Job, Limits, Range, TimeWatermark, UnitCoverage, UnitWatermark, plan
-from floodmark.ingest._ranges import merged, subtract
+from floodmark.ingest.calendar.ranges import merged, subtract
 
 HOUR = 3_600_000_000
 HOURS = 5 * 365 * 24 + 24

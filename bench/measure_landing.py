@@ -18,9 +18,9 @@ from pyspark.sql import SparkSession
 
 import floodmark as fm
 from figures import Figure
-from floodmark.extract import sql_parts
-from floodmark.ingest import Row, SqlSource, Unit, load_job
-from floodmark.ingest._ranges import Range
+from floodmark.ingest import PlannedRange, SqlSource, Unit, load_job
+from floodmark.ingest.calendar.ranges import Range
+from floodmark.ingest.extract.sql.split import sql_splits
 from floodmark.testing import PostgresServer
 from floodmark.testing.servers import free_ports
 from foreign_jars import foreign_jars
@@ -107,7 +107,7 @@ def _small_cells(spark: SparkSession, root: Path) -> Iterator[Figure]:
     for n in range(0, CELLS, 10):
         hour = Range(START + n * DAY // 24, START + (n + 1) * DAY // 24)
         begun = time.perf_counter()
-        for part in sql_parts(source, "UTC", Row(Unit.of({}), hour, hour, "new", ("new",))):
+        for part in sql_splits(source, "UTC", PlannedRange(Unit.of({}), hour, hour, "new", ("new",))):
             sum(batch.num_rows for batch in part.read())
         bare.append(time.perf_counter() - begun)
     above = (took - sum(bare) / len(bare)) * 1e3

@@ -16,7 +16,7 @@ from floodmark.cli import main
 from floodmark.cli.ingest_text import find_unit_keys
 from floodmark.control import Home
 from floodmark.errors import UnknownUnit
-from floodmark.ingest import Ingestion, Landed, Range, Row, Run, load_job
+from floodmark.ingest import Ingestion, LandingResult, PlannedRange, Range, Run, load_job
 
 
 @pytest.fixture
@@ -165,10 +165,10 @@ class Counting:
     def prepare(self, run: Run) -> None:
         pass
 
-    def land(self, run: Run, row: Row) -> Landed:
+    def land(self, run: Run, row: PlannedRange) -> LandingResult:
         if row.range == Range(START + self.failing * DAY, START + (self.failing + 1) * DAY):
             raise TimeoutError("no answer")
-        return Landed(rows=10)
+        return LandingResult(rows=10)
 
     def finish(self, run: Run) -> None:
         pass

@@ -4,9 +4,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from floodmark.extract import RestPart, rest_parts
-from floodmark.extract._rest_clock import RestClock
-from floodmark.ingest import Range, RestSource, Row, Unit
+from floodmark.ingest import PlannedRange, Range, RestSource, Unit
+from floodmark.ingest.extract.rest.client import RestClock
+from floodmark.ingest.extract.rest.split import RestSplit, rest_splits
 
 HOUR = 3_600_000_000
 
@@ -32,28 +32,28 @@ class NoWaiting(RestClock):
         return 1.0
 
 
-def row_of(lo: int = 0, hi: int = HOUR, **unit: Any) -> Row:
-    return Row(Unit.of(unit), Range(lo, hi), Range(lo, hi), "new", ("new",))
+def row_of(lo: int = 0, hi: int = HOUR, **unit: Any) -> PlannedRange:
+    return PlannedRange(Unit.of(unit), Range(lo, hi), Range(lo, hi), "new", ("new",))
 
 
 def part_of(
     source: RestSource,
-    row: Row | None = None,
+    row: PlannedRange | None = None,
     *,
     zone: str = "UTC",
     schema: pa.Schema | None = None,
     clock: RestClock | None = None,
     share: int = 1,
-) -> RestPart:
-    (part,) = rest_parts(source, zone, row or row_of(), schema=schema, share=share)
-    return RestPart(part.source, part.zone, part.row, part.share, part.schema, clock or NoWaiting())
+) -> RestSplit:
+    (part,) = rest_splits(source, zone, row or row_of(), schema=schema, share=share)
+    return RestSplit(part.source, part.zone, part.row, part.share, part.schema, clock or NoWaiting())
 
 
-def table_of(source: RestSource, row: Row | None = None, **options: Any) -> pa.Table:
+def table_of(source: RestSource, row: PlannedRange | None = None, **options: Any) -> pa.Table:
     batches = list(part_of(source, row, **options).read())
     return pa.Table.from_batches(batches)
 
 
-def rows_of(source: RestSource, row: Row | None = None, **options: Any) -> list[dict[str, Any]]:
+def rows_of(source: RestSource, row: PlannedRange | None = None, **options: Any) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = table_of(source, row, **options).to_pylist()
     return rows

@@ -10,8 +10,8 @@ from zoneinfo import ZoneInfo
 import psycopg
 import pyarrow as pa
 
-from floodmark.extract import SqlPart, sql_parts
-from floodmark.ingest import Range, Row, SqlSource, Unit
+from floodmark.ingest import PlannedRange, Range, SqlSource, Unit
+from floodmark.ingest.extract.sql.split import SqlSplit, sql_splits
 
 
 def micros(text: str, zone: str = "UTC") -> int:
@@ -33,8 +33,8 @@ def between(lo: str, hi: str, zone: str = "UTC") -> Range:
     return Range(micros(lo, zone), micros(hi, zone))
 
 
-def planned(span: Range, unit: dict[str, Any] | None = None) -> Row:
-    return Row(Unit.of(unit or {}), span, span, "new", ("new",))
+def planned(span: Range, unit: dict[str, Any] | None = None) -> PlannedRange:
+    return PlannedRange(Unit.of(unit or {}), span, span, "new", ("new",))
 
 
 ALWAYS = between("1970-01-01", "2200-01-01")
@@ -47,11 +47,11 @@ def parts_of(
     *,
     zone: str = "UTC",
     with_nulls: bool = False,
-) -> tuple[SqlPart, ...]:
-    return sql_parts(source, zone, planned(span, unit), with_nulls=with_nulls)
+) -> tuple[SqlSplit, ...]:
+    return sql_splits(source, zone, planned(span, unit), with_nulls=with_nulls)
 
 
-def table_of(parts: Iterable[SqlPart]) -> pa.Table:
+def table_of(parts: Iterable[SqlSplit]) -> pa.Table:
     """Return the rows of all parts; a schema of its own in any of them is refused here."""
     return pa.Table.from_batches([batch for part in parts for batch in part.read()])
 

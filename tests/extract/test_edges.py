@@ -8,8 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from floodmark.errors import InvalidOption
-from floodmark.ingest._calendar import later_wall, moment
-from floodmark.ingest._edges import check_pattern, edge
+from floodmark.ingest.calendar.clock import wall_not_before, wall_to_micros
+from floodmark.ingest.job.source import check_text_pattern, first_value_at
 from sql_reading import START, clock, micros
 
 # An hour, half an hour, at midnight, a day that was left out, none.
@@ -50,16 +50,16 @@ def test_a_wall_time_is_not_before_the_edge_of_a_moment_exactly_if_its_own_momen
     place: tuple[str, int], at: int, value: int
 ) -> None:
     zone, at, wall = near(place, at, value)
-    later = moment(wall.replace(fold=1), ZoneInfo(zone))
-    assert (wall >= later_wall(at, ZoneInfo(zone))) == (later >= at)
+    later = wall_to_micros(wall.replace(fold=1), ZoneInfo(zone))
+    assert (wall >= wall_not_before(at, ZoneInfo(zone))) == (later >= at)
 
 
 @given(place=PLACES, at=MORE, value=MORE)
 def test_a_date_is_its_midnight(place: tuple[str, int], at: int, value: int) -> None:
     zone, at, wall = near(place, at, value)
     day = wall.replace(hour=0, minute=0, second=0, microsecond=0)
-    later = moment(day.replace(fold=1), ZoneInfo(zone))
-    found = edge(at, "date", zone)
+    later = wall_to_micros(day.replace(fold=1), ZoneInfo(zone))
+    found = first_value_at(at, "date", zone)
     assert isinstance(found, type(day.date()))
     assert (day.date() >= found) == (later >= at)
 
@@ -68,8 +68,8 @@ def test_a_date_is_its_midnight(place: tuple[str, int], at: int, value: int) -> 
 def test_a_text_is_the_first_time_that_is_written_so(place: tuple[str, int], at: int, value: int, pattern: str) -> None:
     zone, at, shown = near(place, at, value)
     wall = START + (shown - START) // PATTERNS[pattern] * PATTERNS[pattern]
-    later = moment(wall.replace(fold=1), ZoneInfo(zone))
-    found = edge(at, "text", zone, pattern)
+    later = wall_to_micros(wall.replace(fold=1), ZoneInfo(zone))
+    found = first_value_at(at, "text", zone, pattern)
     assert isinstance(found, str)
     assert (wall.strftime(pattern) >= found) == (later >= at)
 
@@ -78,7 +78,7 @@ def test_a_text_is_the_first_time_that_is_written_so(place: tuple[str, int], at:
 @pytest.mark.parametrize(("kind", "unit"), [("epoch-seconds", 1_000_000), ("epoch-millis", 1_000), ("epoch-micros", 1)])
 def test_an_epoch_is_a_number_of_units(kind: str, unit: int, at: int, value: int) -> None:
     number = at // unit + value
-    found = edge(at, kind, "UTC")  # type: ignore[arg-type]
+    found = first_value_at(at, kind, "UTC")  # type: ignore[arg-type]
     assert isinstance(found, int)
     assert (number >= found) == (number * unit >= at)
 
@@ -88,14 +88,14 @@ def test_an_epoch_is_a_number_of_units(kind: str, unit: int, at: int, value: int
 def test_a_later_moment_has_no_smaller_edge(kind: str, place: tuple[str, int], moments: list[int]) -> None:
     zone, change = place
     pattern = "%Y-%m-%d %H" if kind == "text" else None
-    edges = [edge(change + at, kind, zone, pattern) for at in sorted(moments)]  # type: ignore[arg-type]
+    edges = [first_value_at(change + at, kind, zone, pattern) for at in sorted(moments)]  # type: ignore[arg-type]
     assert edges == sorted(edges)
 
 
 def test_the_hour_that_comes_twice_is_read_when_it_is_over() -> None:
     zone = ZoneInfo("Europe/Berlin")
     hours = [f"2020-10-25T0{hour}:00+00:00" for hour in range(4)]
-    edges = [later_wall(micros(hour), zone).isoformat() for hour in hours]
+    edges = [wall_not_before(micros(hour), zone).isoformat() for hour in hours]
     # The range from 00:00 to 01:00 UTC, in which it is shown first, has nothing of it.
     assert edges == [f"2020-10-25T{text}:00:00" for text in ("02", "02", "03", "04")]
 
@@ -103,15 +103,15 @@ def test_the_hour_that_comes_twice_is_read_when_it_is_over() -> None:
 def test_the_hour_that_is_skipped_belongs_to_the_moment_of_the_skip() -> None:
     zone = ZoneInfo("Europe/Berlin")
     skip = micros("2020-03-29T01:00+00:00")
-    assert later_wall(skip, zone) == clock("2020-03-29T02:00")
-    assert later_wall(skip + 1, zone) == clock("2020-03-29T03:00:00.000001")
+    assert wall_not_before(skip, zone) == clock("2020-03-29T02:00")
+    assert wall_not_before(skip + 1, zone) == clock("2020-03-29T03:00:00.000001")
 
 
 def test_a_coarse_text_is_read_by_the_range_in_which_it_begins() -> None:
     noon, midnight = micros("2020-01-01T12:00"), micros("2020-01-02T00:00")
-    assert edge(noon, "text", "UTC", "%Y%m%d") == "20200102"
-    assert edge(midnight, "text", "UTC", "%Y%m%d") == "20200102"
-    assert edge(micros("2020-06-01"), "text", "UTC", "%Y") == "2021"
+    assert first_value_at(noon, "text", "UTC", "%Y%m%d") == "20200102"
+    assert first_value_at(midnight, "text", "UTC", "%Y%m%d") == "20200102"
+    assert first_value_at(micros("2020-06-01"), "text", "UTC", "%Y") == "2021"
 
 
 @pytest.mark.parametrize(
@@ -120,9 +120,9 @@ def test_a_coarse_text_is_read_by_the_range_in_which_it_begins() -> None:
 )
 def test_a_pattern_that_does_not_sort_as_time_does_is_refused(pattern: str) -> None:
     with pytest.raises(InvalidOption, match="pattern"):
-        check_pattern(pattern)
+        check_text_pattern(pattern)
 
 
 @pytest.mark.parametrize("pattern", [*PATTERNS, "%Y", "%Y-%m", "%Y/%m/%d", "%Y-%m-%d", "%Y%j"])
 def test_a_pattern_that_sorts_as_time_does_is_taken(pattern: str) -> None:
-    check_pattern(pattern)
+    check_text_pattern(pattern)

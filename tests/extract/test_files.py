@@ -23,9 +23,16 @@ from floodmark.errors import (
     UnitsInvalid,
     UnknownVariable,
 )
-from floodmark.extract import FileManifest, ListedFile, changed, files_of, list_files, require_unchanged
-from floodmark.ingest import FilesSource, Range, Row, Unit
-from floodmark.ingest._calendar import moment, zone_of
+from floodmark.ingest import FilesSource, PlannedRange, Range, Unit
+from floodmark.ingest.calendar.clock import wall_to_micros, zone_of
+from floodmark.ingest.extract.files import (
+    FileManifest,
+    ListedFile,
+    changed_files,
+    files_in_range,
+    list_files,
+    require_unchanged,
+)
 
 ALL = Unit.of({})
 HOUR = 3_600_000_000
@@ -272,8 +279,8 @@ def test_files_are_in_the_order_of_their_times_and_then_of_their_names(drops: Pa
         os.utime(drops / name, (time, time))
     listed = list_files(source_of(drops / "d", drops), "UTC", ALL)
     assert [Path(file.path).name for file in listed] == ["b", "d", "c", "a"]
-    assert [Path(file.path).name for file in files_of(listed, Range(1_000_000, 3_000_000))] == ["b", "d", "c"]
-    assert files_of(listed, Range(1_000_001, 2_000_000)) == ()
+    assert [Path(file.path).name for file in files_in_range(listed, Range(1_000_000, 3_000_000))] == ["b", "d", "c"]
+    assert files_in_range(listed, Range(1_000_001, 2_000_000)) == ()
     assert pickle.loads(pickle.dumps(listed)) == listed
 
 
@@ -281,12 +288,12 @@ def test_files_whose_rows_have_times_have_none_and_are_of_each_range(drops: Path
     put(drops, "b", "a")
     listed = list_files(source_of(drops, time="column", column="at"), "UTC", ALL)
     assert [(Path(file.path).name, file.time) for file in listed] == [("a", None), ("b", None)]
-    assert files_of(listed, Range(0, 1)) == listed
-    assert files_of((), Range(0, 1)) == ()
+    assert files_in_range(listed, Range(0, 1)) == listed
+    assert files_in_range((), Range(0, 1)) == ()
 
 
 def at(text: str, zone: str, fold: int = 0) -> int:
-    return moment(datetime.fromisoformat(text).replace(fold=fold), zone_of(zone))
+    return wall_to_micros(datetime.fromisoformat(text).replace(fold=fold), zone_of(zone))
 
 
 BERLIN, LOS_ANGELES, DAY, STAMP = "Europe/Berlin", "America/Los_Angeles", r"(?P<time>\d{8})", r"-(?P<time>\d{12})"
@@ -361,12 +368,12 @@ def test_an_optional_group_that_is_not_there_is_no_time(drops: Path) -> None:
 def test_what_has_changed_since_it_was_listed_is_found(drops: Path) -> None:
     put(drops, "a", "b", "c", "d")
     listed = list_files(source_of(drops), "UTC", ALL)
-    assert changed(listed) == []
+    assert changed_files(listed) == []
     require_unchanged(listed)
     (drops / "a").write_text("longer")
     (drops / "b").unlink()
     os.utime(drops / "c", (1, 1))
-    assert [Path(file.path).name for file in sorted(changed(listed), key=lambda one: one.path)] == ["a", "b", "c"]
+    assert [Path(file.path).name for file in sorted(changed_files(listed), key=lambda one: one.path)] == ["a", "b", "c"]
     with pytest.raises(SourceChanged) as caught:
         require_unchanged(listed)
     assert caught.value.fact.startswith(f"'{drops}/b', ")
@@ -389,11 +396,11 @@ def test_a_file_that_was_replaced_with_as_many_bytes_is_found(drops: Path) -> No
     (drops / "b").write_text("2")
     os.utime(drops / "b", ns=(0, listed[0].modified * 1000 + 1_000))
     (drops / "b").rename(drops / "a")
-    assert changed(listed) == list(listed)
+    assert changed_files(listed) == list(listed)
 
 
-def row_of(unit: Unit, lo: int, hi: int) -> Row:
-    return Row(unit, Range(lo, hi), Range(lo, hi), "new", ("new",))
+def row_of(unit: Unit, lo: int, hi: int) -> PlannedRange:
+    return PlannedRange(unit, Range(lo, hi), Range(lo, hi), "new", ("new",))
 
 
 def test_a_manifest_is_what_was_there_and_one_unit_fails_alone(drops: Path) -> None:

@@ -6,16 +6,24 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from floodmark.extract._files_walls import moment_of, wall_spans
 from floodmark.ingest import Range
-from floodmark.ingest._calendar import EPOCH, HOUR, MICROSECOND, later_wall, moment, zone_of
+from floodmark.ingest.calendar.clock import (
+    EPOCH,
+    HOUR,
+    MICROSECOND,
+    moment_of,
+    wall_not_before,
+    wall_spans,
+    wall_to_micros,
+    zone_of,
+)
 
 BERLIN = zone_of("Europe/Berlin")
 ZONES = ("Europe/Berlin", "America/Los_Angeles", "Australia/Lord_Howe", "Asia/Kolkata", "Pacific/Apia", "UTC")
 
 
 def at(text: str, fold: int = 0) -> int:
-    return moment(datetime.fromisoformat(text).replace(fold=fold), BERLIN)
+    return wall_to_micros(datetime.fromisoformat(text).replace(fold=fold), BERLIN)
 
 
 def wall_of(text: str) -> int:
@@ -85,5 +93,7 @@ def test_ranges_that_touch_share_no_wall_time_and_leave_none_out(
     assert [one for one in found if one is not None] == ([] if whole is None else [whole])
     of = dict(zip([*parts, Range(lo, hi)], [*found, whole], strict=True))
     assert all(one is None or part.lo <= one < part.hi for part, one in of.items())
-    first, last = ((later_wall(end, there).replace(tzinfo=EPOCH.tzinfo) - EPOCH) // MICROSECOND for end in (lo, hi))
+    first, last = (
+        (wall_not_before(end, there).replace(tzinfo=EPOCH.tzinfo) - EPOCH) // MICROSECOND for end in (lo, hi)
+    )
     assert (whole is not None) == (first <= shown < last)

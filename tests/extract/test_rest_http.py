@@ -19,10 +19,9 @@ from floodmark.errors import (
     SourceAway,
     SourceRefused,
 )
-from floodmark.extract._rest_auth import Credentials
-from floodmark.extract._rest_clock import Pace, RestClock
-from floodmark.extract._rest_retry import is_sent_again
 from floodmark.ingest import Auth, Pagination, RestSource, Secret
+from floodmark.ingest.extract.rest.client import Pace, RestClock
+from floodmark.ingest.extract.rest.request import Credentials, is_retriable
 from rest_reading import NoWaiting, part_of, rows_of
 from rest_server import Asked, Says, Script, free_port, in_turn, rest_service
 
@@ -150,7 +149,7 @@ def test_a_post_is_repeated_only_if_it_had_no_effect(trouble: Says, requests: in
 
 
 def test_a_post_that_was_never_received_is_repeated() -> None:
-    assert is_sent_again("POST", "unreached")
+    assert is_retriable("POST", "unreached")
     clock = NoWaiting()
     with pytest.raises(SourceAway, match="asked 2 times"):
         rows_of(RestSource(url=f"http://127.0.0.1:{free_port()}", method="POST", retries=1), clock=clock)

@@ -11,8 +11,8 @@ from floodmark.errors import (
     SourceChanged,
     SourceRefused,
 )
-from floodmark.extract._rest_links import next_link
 from floodmark.ingest import Pagination, RestSource
+from floodmark.ingest.extract.rest.paging import next_link
 from rest_reading import rows_of
 from rest_server import Asked, Says, Script, rest_service
 

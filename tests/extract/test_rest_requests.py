@@ -7,17 +7,16 @@ from typing import Any
 import pytest
 
 from floodmark.errors import FloodmarkError, RestRequestInvalid, UnknownVariable
-from floodmark.extract._rest_request import is_same_service, request_of, with_param
-from floodmark.extract._rest_times import written_time
 from floodmark.ingest import RestSource
-from floodmark.ingest._calendar import moment, zone_of
+from floodmark.ingest.calendar.clock import wall_to_micros, zone_of
+from floodmark.ingest.extract.rest.request import first_request, format_range_end, is_same_service, with_param
 from rest_reading import HOUR, row_of
 
 BERLIN = "Europe/Berlin"
 
 
 def in_berlin(text: str, fold: int = 0) -> int:
-    return moment(datetime.fromisoformat(text).replace(fold=fold), zone_of(BERLIN))
+    return wall_to_micros(datetime.fromisoformat(text).replace(fold=fold), zone_of(BERLIN))
 
 
 @pytest.mark.parametrize(
@@ -34,7 +33,7 @@ def in_berlin(text: str, fold: int = 0) -> int:
     ],
 )
 def test_a_moment_is_written_in_the_zone_and_format_of_the_source(time_format: str, expected: str) -> None:
-    assert written_time(in_berlin("2020-07-01"), time_format, BERLIN) == expected
+    assert format_range_end(in_berlin("2020-07-01"), time_format, BERLIN) == expected
 
 
 @pytest.mark.parametrize(
@@ -51,23 +50,23 @@ def test_a_moment_is_written_in_the_zone_and_format_of_the_source(time_format: s
 )
 def test_a_moment_that_a_format_cannot_say_is_refused(micros: int, time_format: str) -> None:
     with pytest.raises(RestRequestInvalid, match="exactly") as caught:
-        written_time(micros, time_format, BERLIN)
+        format_range_end(micros, time_format, BERLIN)
     assert caught.value.fields == {"time_format": time_format, "time": micros}
 
 
 def test_the_hour_that_comes_twice_is_told_apart_by_its_offset() -> None:
     hours = [in_berlin("2020-10-25T02:30:00", fold=fold) for fold in (0, 1)]
-    assert [written_time(hour, "iso", BERLIN) for hour in hours] == [
+    assert [format_range_end(hour, "iso", BERLIN) for hour in hours] == [
         "2020-10-25T02:30:00+02:00",
         "2020-10-25T02:30:00+01:00",
     ]
-    assert written_time(hours[0], "%Y-%m-%d %H:%M", BERLIN) == "2020-10-25 02:30"
+    assert format_range_end(hours[0], "%Y-%m-%d %H:%M", BERLIN) == "2020-10-25 02:30"
 
 
 def test_the_zone_is_that_of_the_source_and_else_that_of_the_job() -> None:
     params = {"since": "{{range.from}}", "until": "{{ range.to }}"}
     for own, expected in ((None, "1970-01-01T05%3A30%3A00%2B05%3A30"), ("UTC", "1970-01-01T00%3A00%3A00%2B00%3A00")):
-        request = request_of(RestSource(url="http://api/x", params=params, zone=own), "Asia/Kolkata", row_of())
+        request = first_request(RestSource(url="http://api/x", params=params, zone=own), "Asia/Kolkata", row_of())
         assert f"since={expected}" in request.url
 
 
@@ -83,19 +82,19 @@ def test_the_zone_is_that_of_the_source_and_else_that_of_the_job() -> None:
     ],
 )
 def test_a_value_is_one_name_in_the_path(value: Any, expected: str) -> None:
-    request = request_of(RestSource(url="http://api/s/{{unit.id}}/x"), "UTC", row_of(id=value))
+    request = first_request(RestSource(url="http://api/s/{{unit.id}}/x"), "UTC", row_of(id=value))
     assert request.url == f"http://api/s/{expected}/x"
 
 
 @pytest.mark.parametrize("value", ["", ".", "..", None])
 def test_a_value_that_would_lead_to_another_address_is_refused(value: Any) -> None:
     with pytest.raises(RestRequestInvalid, match=r"unit\.id"):
-        request_of(RestSource(url="http://api/s/{{unit.id}}/x"), "UTC", row_of(id=value))
+        first_request(RestSource(url="http://api/s/{{unit.id}}/x"), "UTC", row_of(id=value))
 
 
 def test_parameters_are_encoded_and_replace_those_of_the_url() -> None:
     source = RestSource(url="http://api/x?size=1&flag#top", params={"size": "{{unit.n}}", "q": "a&b={{unit.q}}"})
-    request = request_of(source, "UTC", row_of(n=5, q="ü+"))
+    request = first_request(source, "UTC", row_of(n=5, q="ü+"))
     assert request.url == "http://api/x?flag&size=5&q=a%26b%3D%C3%BC%2B"
 
 
@@ -115,7 +114,7 @@ def test_a_parameter_is_there_once(url: str, name: str, value: str | None, expec
 def test_in_a_json_body_values_are_escaped() -> None:
     body = '{"since": "{{range.from}}", "shop": "{{unit.shop}}", "n": {{unit.n}}, "of": {"any": {{unit.any}}}}'
     source = RestSource(url="http://api/x", method="POST", body=body, time_format="epoch-millis")
-    request = request_of(source, "UTC", row_of(HOUR, 2 * HOUR, shop='a"b\\\nü', n=7, any=None))
+    request = first_request(source, "UTC", row_of(HOUR, 2 * HOUR, shop='a"b\\\nü', n=7, any=None))
     assert request.body is not None
     assert json.loads(request.body) == {"since": "3600000", "shop": 'a"b\\\nü', "n": 7, "of": {"any": None}}
     assert dict(request.headers)["Content-Type"] == "application/json"
@@ -124,7 +123,7 @@ def test_in_a_json_body_values_are_escaped() -> None:
 def test_a_json_body_that_a_value_breaks_is_refused() -> None:
     source = RestSource(url="http://api/x", method="POST", body='{"shop": {{unit.shop}}}')
     with pytest.raises(RestRequestInvalid, match="quotes"):
-        request_of(source, "UTC", row_of(shop="eu"))
+        first_request(source, "UTC", row_of(shop="eu"))
 
 
 @pytest.mark.parametrize(
@@ -136,14 +135,14 @@ def test_a_json_body_that_a_value_breaks_is_refused() -> None:
 )
 def test_other_bodies_are_written_as_their_type_demands(headers: dict[str, str], expected: bytes, kind: str) -> None:
     source = RestSource(url="http://api/x", method="POST", body="shop={{unit.shop}}", headers=headers)
-    request = request_of(source, "UTC", row_of(shop="a&b c"))
+    request = first_request(source, "UTC", row_of(shop="a&b c"))
     assert request.body == expected
     assert {name.lower(): value for name, value in request.headers}["content-type"] == kind
 
 
 def test_headers_carry_values_and_keep_what_the_source_says() -> None:
     source = RestSource(url="http://api/x", headers={"X-Shop": "{{unit.shop}}", "accept": "text/json"})
-    headers = request_of(source, "UTC", row_of(shop="eu")).headers
+    headers = first_request(source, "UTC", row_of(shop="eu")).headers
     assert headers == (("X-Shop", "eu"), ("accept", "text/json"), ("User-Agent", "floodmark"))
 
 
@@ -151,13 +150,13 @@ def test_headers_carry_values_and_keep_what_the_source_says() -> None:
 def test_a_header_that_no_line_can_have_is_refused(value: str) -> None:
     source = RestSource(url="http://api/x", headers={"X-Shop": "{{unit.shop}}"})
     with pytest.raises(RestRequestInvalid, match="X-Shop"):
-        request_of(source, "UTC", row_of(shop=value))
+        first_request(source, "UTC", row_of(shop=value))
 
 
 @pytest.mark.parametrize("name", ["unit.shpo", "range.form", "other"])
 def test_an_unknown_variable_is_refused(name: str) -> None:
     with pytest.raises(UnknownVariable, match=name) as caught:
-        request_of(RestSource(url="http://api/x", params={"a": f"{{{{{name}}}}}"}), "UTC", row_of(shop="eu"))
+        first_request(RestSource(url="http://api/x", params={"a": f"{{{{{name}}}}}"}), "UTC", row_of(shop="eu"))
     assert isinstance(caught.value, FloodmarkError)
 
 

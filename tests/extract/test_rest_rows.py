@@ -14,9 +14,16 @@ import pyarrow as pa
 import pytest
 
 from floodmark.errors import RestAnswerInvalid, SourceValueUnfit
-from floodmark.extract._rest_shape import columns_of, pruned, type_of, united, united_columns
-from floodmark.extract._rest_values import Times, array_of
 from floodmark.ingest import Pagination, RestSource
+from floodmark.ingest.extract.rest.values import (
+    RecordTimes,
+    common_columns,
+    common_type,
+    infer_columns,
+    infer_type,
+    to_array,
+    without_unknown,
+)
 from rest_reading import part_of, row_of, rows_of, table_of
 from rest_server import Asked, Says, rest_service
 
@@ -72,11 +79,11 @@ def read_pages(*pages: list[Any], schema: pa.Schema | None = None, zone: str = "
 def test_a_column_holds_all_its_values_however_they_are_divided(
     values: list[Any], expected: pa.DataType | None
 ) -> None:
-    assert pruned(type_of(values)) == expected
+    assert without_unknown(infer_type(values)) == expected
     united_one_by_one = pa.null()
     for value in values:
-        united_one_by_one = united(united_one_by_one, type_of([value]))
-    assert pruned(united_one_by_one) == expected
+        united_one_by_one = common_type(united_one_by_one, infer_type([value]))
+    assert without_unknown(united_one_by_one) == expected
 
 
 def test_columns_are_the_same_in_whatever_order_and_pages_records_come() -> None:
@@ -84,18 +91,18 @@ def test_columns_are_the_same_in_whatever_order_and_pages_records_come() -> None
     leaves: list[Any] = [None, 1, 2**80, 1.5, "x", True, [], {}, [1], ["x"], {"a": 1}, {"a": "x"}, {"b": None}]
     for _ in range(300):
         records = [{name: chance.choice(leaves) for name in "pq"} for _ in range(chance.randint(1, 6))]
-        whole = {name: kind and _sorted(kind) for name, kind in _pruned(columns_of(records)).items()}
+        whole = {name: kind and _sorted(kind) for name, kind in _pruned(infer_columns(records)).items()}
         chance.shuffle(records)
         found: dict[str, pa.DataType] = {}
         while records:
             cut = chance.randint(1, len(records))
-            found = united_columns(found, columns_of(records[:cut]))
+            found = common_columns(found, infer_columns(records[:cut]))
             records = records[cut:]
         assert {name: kind and _sorted(kind) for name, kind in _pruned(found).items()} == whole
 
 
 def _pruned(columns: dict[str, pa.DataType]) -> dict[str, pa.DataType | None]:
-    return {name: pruned(columns[name]) for name in sorted(columns)}
+    return {name: without_unknown(columns[name]) for name in sorted(columns)}
 
 
 def _sorted(kind: pa.DataType) -> pa.DataType:
@@ -285,7 +292,7 @@ def test_a_value_that_does_not_fit_fails_with_the_field_named(kind: pa.DataType,
 def test_a_nested_field_is_named_with_its_path() -> None:
     kind = pa.struct([("b", pa.list_(pa.struct([("c", INT)])))])
     with pytest.raises(SourceValueUnfit) as caught:
-        array_of([{"b": [{"c": 1}, {"c": "x"}]}], kind, "a", Times())
+        to_array([{"b": [{"c": 1}, {"c": "x"}]}], kind, "a", RecordTimes())
     assert caught.value.fields["column"] == "a.b[].c"
 
 

@@ -14,9 +14,9 @@ from sqlalchemy.dialects import registry
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 
 from floodmark.errors import SourceValueUnfit
-from floodmark.extract._sql_alchemy_types import arrow_type, cleaned, inferred_columns
-from floodmark.extract._sql_columns import Column, arrow_of
 from floodmark.ingest import SqlSource
+from floodmark.ingest.extract.sql.alchemy import arrow_type, clean_values, inferred_columns
+from floodmark.ingest.extract.sql.columns import Column, to_arrow
 from sql_reading import between, clock, parts_of, sqlite_file, table_of
 
 
@@ -116,8 +116,8 @@ def test_values_have_one_type_of_arrow(values: list[Any], arrow: pa.DataType) ->
 )
 def test_a_value_of_python_becomes_one_of_its_column(arrow: pa.DataType, value: Any, read: Any) -> None:
     column = Column("a", arrow)
-    values = cleaned([value, None], column, ZoneInfo("Europe/Berlin"))
-    assert arrow_of(values, column).to_pylist() == [read, None]
+    values = clean_values([value, None], column, ZoneInfo("Europe/Berlin"))
+    assert to_arrow(values, column).to_pylist() == [read, None]
 
 
 @pytest.mark.parametrize(
@@ -126,4 +126,4 @@ def test_a_value_of_python_becomes_one_of_its_column(arrow: pa.DataType, value: 
 def test_a_value_that_is_none_of_its_column_is_refused(arrow: pa.DataType, value: Any) -> None:
     column = Column("a", arrow)
     with pytest.raises(SourceValueUnfit, match="The column 'a'"):
-        arrow_of(cleaned([value], column, ZoneInfo("UTC")), column)
+        to_arrow(clean_values([value], column, ZoneInfo("UTC")), column)

@@ -18,11 +18,10 @@ from floodmark.errors import (
     UnknownColumn,
     UnknownTable,
 )
-from floodmark.extract import _sql_reader
-from floodmark.extract._sql_alchemy import AlchemyReader
-from floodmark.extract._sql_errors import source_error
-from floodmark.extract._sql_url import SqlUrl
 from floodmark.ingest import Secret, SqlSource
+from floodmark.ingest.database import SqlUrl, source_error
+from floodmark.ingest.extract.sql import split as _sql_reader
+from floodmark.ingest.extract.sql.alchemy import AlchemyReader
 from floodmark.testing import PostgresServer
 from sql_reading import parts_of, postgres_run, sqlite_file, table_of
 
@@ -170,7 +169,7 @@ def test_a_url_that_cannot_be_read_is_refused_unseen(text: str, monkeypatch: pyt
 
 
 def test_without_adbc_sqlalchemy_reads(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_sql_reader, "_has", lambda package: False)
+    monkeypatch.setattr(_sql_reader, "_has_driver", lambda package: False)
     made = sqlite_file(tmp_path / "t.db", "CREATE TABLE orders (updated_at TIMESTAMP)", rows=())
     for url in (database, made):
         source = SqlSource(url=url, table="orders", watermark="updated_at")

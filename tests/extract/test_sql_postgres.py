@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from floodmark.errors import InvalidOption, SourceAway, SourceFailed, SourceValueUnfit, WatermarkMissing
-from floodmark.extract import SqlPart
 from floodmark.ingest import Secret, SqlSource
+from floodmark.ingest.extract.sql.split import SqlSplit
 from floodmark.testing import PostgresServer
 from sql_reading import between, clock, column_of, parts_of, postgres_run, table_of
 
@@ -376,5 +376,5 @@ def test_a_type_that_is_made_between_two_reads_is_known_to_the_second(url: str) 
 
 def test_a_part_says_what_it_is_without_a_secret(url: str) -> None:
     (part,) = parts_of(source_of("postgresql://ann@db/shop", password=Secret("env", "SHOP_PASSWORD")))
-    assert isinstance(part, SqlPart)
+    assert isinstance(part, SqlSplit)
     assert "env" in repr(part)

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from floodmark.errors import InvalidOption
-from floodmark.extract._sql_part import cuts
 from floodmark.ingest import SqlSource
+from floodmark.ingest.extract.sql.split import split_points
 from floodmark.testing import PostgresServer
 from sql_reading import between, parts_of, postgres_run, sqlite_file, table_of
 
@@ -19,7 +19,7 @@ from sql_reading import between, parts_of, postgres_run, sqlite_file, table_of
     low=st.integers(-(2**62), 2**62), size=st.integers(0, 10**6), many=st.integers(1, 20), value=st.integers(0, 10**6)
 )
 def test_cuts_rise_and_lie_within(low: int, size: int, many: int, value: int) -> None:
-    found = cuts(low, low + size, many)
+    found = split_points(low, low + size, many)
     assert found == sorted(set(found))
     assert len(found) < many
     assert all(low < cut <= low + size for cut in found)
@@ -27,7 +27,7 @@ def test_cuts_rise_and_lie_within(low: int, size: int, many: int, value: int) ->
 
 @given(low=st.floats(-1e9, 1e9), size=st.floats(0, 1e9), many=st.integers(1, 20))
 def test_cuts_of_broken_numbers_rise_and_lie_within(low: float, size: float, many: int) -> None:
-    found = cuts(low, low + size, many)
+    found = split_points(low, low + size, many)
     assert found == sorted(set(found))
     assert all(low < cut <= low + size for cut in found)
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from floodmark.errors import SourceValueUnfit, UnknownTable, WatermarkMissing
-from floodmark.extract._sql_sqlite import BATCH_ROWS
 from floodmark.ingest import SqlSource
+from floodmark.ingest.extract.sql.adbc import BATCH_ROWS
 from sql_reading import ALWAYS, between, clock, column_of, parts_of, sqlite_file, table_of
 
 

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from floodmark.errors import InvalidOption
-from floodmark.extract._sql_dialect import Dialect
-from floodmark.extract._sql_text import Slice, Statements
 from floodmark.ingest import Range, SqlSource, Unit
+from floodmark.ingest.extract.sql.statements import Dialect, Slice, Statements
 from sql_reading import between, clock
 
 DAY = between("2020-01-01", "2020-01-02")

@@ -9,16 +9,16 @@ from floodmark.ingest import (
     Ingestion,
     Job,
     Limits,
-    Outcome,
     Plan,
+    PlannedRange,
     Range,
-    Row,
+    RangeOutcome,
     TimeWatermark,
     UnitCoverage,
     UnitWatermark,
 )
-from floodmark.ingest._calendar import zone_of
-from floodmark.ingest._coverage import NOTHING
+from floodmark.ingest.calendar.clock import zone_of
+from floodmark.ingest.planning.coverage import NO_COVERAGE
 from floodmark.testing import ManualClock
 
 LA = "America/Los_Angeles"
@@ -77,10 +77,10 @@ def covered(*texts: str, zone: str = LA) -> dict[str, UnitCoverage]:
 
 
 def run(
-    job: Job, coverage: Mapping[str, UnitCoverage], plan: Plan, now: int, *, fails: Iterable[Row] = ()
+    job: Job, coverage: Mapping[str, UnitCoverage], plan: Plan, now: int, *, fails: Iterable[PlannedRange] = ()
 ) -> dict[str, UnitCoverage]:
     """Return what is known after all rows of a plan succeeded, but for those that fail."""
-    known = {unit.key: NOTHING for unit in job.listed_units} | dict(coverage)
+    known = {unit.key: NO_COVERAGE for unit in job.listed_units} | dict(coverage)
     failing = set(fails)
     for row in plan.rows:
         one = known[row.unit.key]
@@ -92,7 +92,7 @@ def run(
     return known
 
 
-def said(job: Job, rows: Iterable[Row]) -> list[str]:
+def said(job: Job, rows: Iterable[PlannedRange]) -> list[str]:
     """Return ranges of rows as `01-12..01-16`, with the time where it is not midnight."""
     return [f"{_short(job, row.range.lo)}..{_short(job, row.range.hi)}" for row in rows]
 
@@ -106,7 +106,7 @@ def _short(job: Job, micros: int) -> str:
 def succeed(jobs: Ingestion, job: Job, *, owner: str = "here") -> list[str]:
     """Run a job to its end, and return what it read."""
     with jobs.start(job, owner=owner) as going:
-        going.record([Outcome(row, rows=1) for row in going.plan.rows])
+        going.record([RangeOutcome(row, rows=1) for row in going.plan.rows])
         return said(job, going.plan.rows)
 
 

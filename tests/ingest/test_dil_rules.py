@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from floodmark.ingest import Bound, Grid, Job, TimeWatermark, UnitCoverage, plan
-from floodmark.ingest._dil_rules import States, dil_partitions, dil_work_units, signature
+from floodmark.ingest.planning.dil_rules import DilStates, dil_partitions, dil_work_units, signature
 from ingest_jobs import LA, at, covered, job_of, only, span
 
 
@@ -16,7 +16,7 @@ def short(job: Job, micros: int) -> str:
     return (text[5:10] if text.startswith("2020") else text[:10]) + ("" if time == "00:00" else f" {time}")
 
 
-def work(job: Job, states: States, now: str, *, cleanse: bool = False) -> list[str]:
+def work(job: Job, states: DilStates, now: str, *, cleanse: bool = False) -> list[str]:
     found = dil_work_units(job, states, at(now), cleanse=cleanse)
     return [f"{short(job, one.range.lo)}..{short(job, one.range.hi)}" for one in found]
 
@@ -82,7 +82,7 @@ DAILY = job_of(grid="daily", grace_days=3)
          [f"03-{day:02}..03-{day + 1:02}" for day in range(6, 11)]),
     ],
 )  # fmt: skip
-def test_what_dil_runs(scenario: str, job: Job, states: States, now: str, expected: list[str]) -> None:
+def test_what_dil_runs(scenario: str, job: Job, states: DilStates, now: str, expected: list[str]) -> None:
     assert work(job, states, now) == expected, scenario
 
 

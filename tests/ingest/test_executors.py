@@ -12,8 +12,8 @@ import pytest
 
 from floodmark.control import Home
 from floodmark.errors import InvalidOption, JobRunning, LeaseLost
-from floodmark.ingest import Ingestion, Job, Landed, Row, Run, Secret, read_job, run_job
-from floodmark.ingest._running import check_runnable, without_secrets
+from floodmark.ingest import Ingestion, Job, LandingResult, PlannedRange, Run, Secret, read_job, run_job
+from floodmark.ingest.ingestion import check_runnable, without_secrets
 
 DAY = 86_400_000_000
 NOW = 1_577_836_800_000_000 + 10 * DAY
@@ -58,7 +58,7 @@ class Copying:
     def prepare(self, run: Run) -> None:
         self.prepared += 1
 
-    def land(self, run: Run, row: Row) -> Landed:
+    def land(self, run: Run, row: PlannedRange) -> LandingResult:
         shop, day = str(row.unit.fields["shop"]), (row.range.lo - (NOW - 10 * DAY)) // DAY
         if (shop, day) in self.failing:
             raise ConnectionError(f"no answer from {shop}, password was hunter2hunter2")
@@ -72,7 +72,7 @@ class Copying:
             with target:
                 target.execute(f"DELETE FROM orders {where}", (shop, *row.range))
                 target.executemany("INSERT INTO orders VALUES (?, ?, ?)", rows)
-        return Landed(len(rows), {0: len(rows)})
+        return LandingResult(len(rows), {0: len(rows)})
 
     def finish(self, run: Run) -> None:
         self.finished.append(len(run.unrecorded))
@@ -162,7 +162,7 @@ class Waiting(Copying):
     may_go_on = threading.Event()
     begun = 0
 
-    def land(self, run: Run, row: Row) -> Landed:
+    def land(self, run: Run, row: PlannedRange) -> LandingResult:
         self.begun += 1
         assert self.may_go_on.wait(20)
         return super().land(run, row)
@@ -201,7 +201,7 @@ class Overtaken(Copying):
         self._clock = clock
         self.landed = 0
 
-    def land(self, run: Run, row: Row) -> Landed:
+    def land(self, run: Run, row: PlannedRange) -> LandingResult:
         self.landed += 1
         self._clock[0] += 120_000_000
         jobs, job, other = self._again
@@ -249,7 +249,7 @@ def test_a_run_that_cannot_be_finished_has_failed_and_its_rows_are_landed_all_th
 
 def test_a_row_that_was_adopted_before_it_failed_counts_as_landed(jobs: Ingestion, job: Job, copying: Copying) -> None:
     class Late(Copying):
-        def land(self, run: Run, row: Row) -> Landed:
+        def land(self, run: Run, row: PlannedRange) -> LandingResult:
             run.adopt(row.unit, row.range, rows=7, reason=row.reason)
             raise OSError("the answer was lost")
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from floodmark.errors import GridInvalid, RangeInvalid
 from floodmark.ingest import Bound, Grid, Range
-from floodmark.ingest._calendar import day_number, days_before, moment, wall, zone_of
-from floodmark.ingest._plan import plan
+from floodmark.ingest.calendar.clock import day_number, days_before, micros_to_wall, wall_to_micros, zone_of
+from floodmark.ingest.planning.plan import plan
 from ingest_jobs import LA, at, job_of
 
 DAY = 86_400_000_000
@@ -32,7 +32,9 @@ def starts(start: str, to: str, grid: str | Grid, zone: str = LA, *, partial: bo
     rows = plan(job, {}, at("2030-01-01", zone)).rows
     assert all(one.range.hi == other.range.lo for one, other in pairwise(rows))
     edges = [row.range.lo for row in rows] + [row.range.hi for row in rows[-1:]]
-    return [wall(edge, zone_of(zone)).isoformat(" ").removesuffix(":00").removesuffix(" 00:00") for edge in edges]
+    return [
+        micros_to_wall(edge, zone_of(zone)).isoformat(" ").removesuffix(":00").removesuffix(" 00:00") for edge in edges
+    ]
 
 
 def dates(text: str) -> list[str]:
@@ -185,9 +187,9 @@ def test_cells_stay_where_they_are_when_the_start_moves() -> None:
     for day in ("02-20", "02-21", "02-22"):
         inner = [row.cell.lo for row in plan(job, {}, at(day)).rows][1:]
         assert inner == [lo for lo in (at("02-17"),) if lo < at(day)][: len(inner)]
-        assert all(wall(lo, zone_of(LA)).weekday() == 0 for lo in inner)
+        assert all(micros_to_wall(lo, zone_of(LA)).weekday() == 0 for lo in inner)
     months = plan(job_of("P40D", "P0D", "monthly"), {}, at("03-15")).rows
-    assert [wall(row.cell.lo, zone_of(LA)).day for row in months] == [4, 1]
+    assert [micros_to_wall(row.cell.lo, zone_of(LA)).day for row in months] == [4, 1]
 
 
 PERIODS = ("hourly", "daily", "weekly", "monthly", "yearly")
@@ -230,11 +232,11 @@ def test_two_years_of_days_begin_at_their_time_of_day_or_when_it_is_skipped(zone
     cells = Grid.plain("daily").cells_from(Bound.parse(f"2019-01-01 {clock}", zone), 0, zone)
     odd = 0
     for cell in cells.between(begin + DAY, end):
-        shown = wall(cell.lo, zone_of(zone))
+        shown = micros_to_wall(cell.lo, zone_of(zone))
         assert cell.hi - cell.lo in {hours * 1_800_000_000 for hours in range(45, 52)}
         if shown.strftime("%H:%M:%S") != clock:
             odd += 1
-            before = wall(cell.lo - 1, zone_of(zone))
+            before = micros_to_wall(cell.lo - 1, zone_of(zone))
             assert shown - before > timedelta(seconds=1), "a jump of the clock"
     assert odd <= 2
 
@@ -246,12 +248,12 @@ def test_two_years_of_days_begin_at_their_time_of_day_or_when_it_is_skipped(zone
 )
 def test_a_wall_time_that_exists_comes_back_and_a_later_one_is_never_earlier(zone: str, wall_time: datetime) -> None:
     zone_info = ZoneInfo(zone)
-    micros = moment(wall_time, zone_info)
+    micros = wall_to_micros(wall_time, zone_info)
     local = wall_time.replace(tzinfo=zone_info)
     if local.astimezone(UTC).astimezone(zone_info).replace(tzinfo=None) == wall_time:
-        assert wall(micros, zone_info).replace(fold=0) == wall_time
+        assert micros_to_wall(micros, zone_info).replace(fold=0) == wall_time
     for later in (1, 60, 3600, 7200):
-        assert moment(wall_time + timedelta(seconds=later), zone_info) >= micros
+        assert wall_to_micros(wall_time + timedelta(seconds=later), zone_info) >= micros
 
 
 def test_days_before_are_days_of_the_calendar() -> None:

@@ -15,8 +15,8 @@ from floodmark.errors import (
     LeaseLost,
     RangeInvalid,
 )
-from floodmark.ingest import Ingestion, Outcome, Range, UnitCoverage, plan
-from floodmark.ingest._alone import take_lease
+from floodmark.ingest import Ingestion, Range, RangeOutcome, UnitCoverage, plan
+from floodmark.ingest.store.jobs import take_job_lease
 from floodmark.testing import ManualClock
 from ingest_jobs import at, go, job_of, key, run, said, span, succeed
 
@@ -71,7 +71,7 @@ def test_a_backfill_releases_what_was_in_quarantine(jobs: Ingestion, clock: Manu
     job = job_of(grid="daily", attempts=1)
     with jobs.start(job, owner="a") as going:
         going.failed(going.plan.rows[0], "no")
-        going.record([Outcome(row) for row in going.unrecorded])
+        going.record([RangeOutcome(row) for row in going.unrecorded])
     assert jobs.plan(job).is_empty
     jobs.backfill(job, span("01-01..01-02"), actor="me")
     assert succeed(jobs, job) == ["01-01..01-02"]
@@ -81,7 +81,7 @@ def test_edits_are_written_down_and_can_be_undone(jobs: Ingestion, clock: Manual
     job = job_of(grid="daily", units=["a", "b"], attempts=1)
     with jobs.start(job, owner="x") as going:
         going.failed(going.plan.rows[2], "no")
-        going.record([Outcome(row) for row in going.unrecorded])
+        going.record([RangeOutcome(row) for row in going.unrecorded])
     before = jobs.coverage("orders")
     gone = jobs.edit("orders", span("01-01..01-04"), covered=False, actor="me", note="table lost")
     assert gone.details["before"][key("a")] == {
@@ -180,12 +180,12 @@ def test_who_is_overtaken_before_an_edit_has_begun_changes_nothing(
     jobs.register(job)
 
     def take_and_stall(leases: Leases, name: str, owner: str, ttl: int) -> Lease:
-        lease = take_lease(leases, name, owner, ttl)
+        lease = take_job_lease(leases, name, owner, ttl)
         clock.advance(2 * MINUTE)
         jobs.start(job, owner="other")
         return lease
 
-    monkeypatch.setattr("floodmark.ingest._alone.take_lease", take_and_stall)
+    monkeypatch.setattr("floodmark.ingest.store.jobs.take_job_lease", take_and_stall)
     with pytest.raises(LeaseLost):
         jobs.edit("orders", span("01-01..01-02"), covered=True, actor="me")
     assert jobs.coverage("orders")["{}"].covered == ()

@@ -9,7 +9,7 @@ import pytest
 from floodmark.control import Home
 from floodmark.errors import JobRunning
 from floodmark.ingest import Ingestion, Range
-from floodmark.ingest._ranges import merged, size
+from floodmark.ingest.calendar.ranges import merged, size
 from ingest_jobs import span
 from ingest_processes import JOB, TTL, run_and_hang, run_until_done
 from racing import CONTEXT, Racers

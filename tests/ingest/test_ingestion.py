@@ -17,10 +17,10 @@ from floodmark.errors import (
     UnknownRun,
     UnknownUnit,
 )
-from floodmark.ingest import Ingestion, Outcome, Range, Row, Unit
-from floodmark.ingest._alone import KEPT_RUNS
-from floodmark.ingest._known import change_units
-from floodmark.ingest._schema import ATTEMPTS, EVENTS, RANGES, RUNS
+from floodmark.ingest import Ingestion, PlannedRange, Range, RangeOutcome, Unit
+from floodmark.ingest.store.coverage import change_coverage
+from floodmark.ingest.store.jobs import KEPT_RUNS
+from floodmark.ingest.store.tables import ATTEMPTS, EVENTS, RANGES, RUNS
 from floodmark.testing import ManualClock
 from ingest_jobs import at, go, job_of, said, span, succeed
 
@@ -37,7 +37,7 @@ def jobs(home: Home) -> Ingestion:
     return Ingestion(home)
 
 
-def batched(rows: Sequence[Row], many: int) -> list[Sequence[Row]]:
+def batched(rows: Sequence[PlannedRange], many: int) -> list[Sequence[PlannedRange]]:
     return [rows[start : start + many] for start in range(0, len(rows), many)]
 
 
@@ -60,7 +60,7 @@ def test_coverage_is_kept_in_as_few_rows_as_can_be(jobs: Ingestion, home: Home, 
     job = job_of(grid="hourly", units=range(20))
     going = jobs.start(job, owner="here")
     hole = going.plan.rows[500]
-    going.record([Outcome(row) for row in going.plan.rows if row != hole])
+    going.record([RangeOutcome(row) for row in going.plan.rows if row != hole])
     going.end()
     with home.read() as connection:
         assert connection.execute(select(func.count()).select_from(RANGES)).scalar() == 20 + 1
@@ -73,7 +73,7 @@ def test_failures_are_counted_until_quarantine_and_the_hole_stays_known(jobs: In
         with jobs.start(job, owner="here") as going:
             bad = next(row for row in going.plan.rows if row.range == span("01-02..01-03"))
             going.failed(bad, "timed out", took=5)
-            going.record([Outcome(row) for row in going.unrecorded])
+            going.record([RangeOutcome(row) for row in going.unrecorded])
     found = jobs.plan(job)
     assert found.is_empty
     assert [(row.range, row.why) for row in found.quarantined] == [(bad.range, "failed 2 times in a row: timed out")]
@@ -96,7 +96,7 @@ def test_when_a_source_is_down_thousands_of_cells_may_fail(jobs: Ingestion, cloc
         with jobs.start(job, owner="here") as going:
             assert len(going.plan.rows) == 2_000
             for rows in batched(going.plan.rows, 500):
-                going.record([Outcome(row, "down") for row in rows])
+                going.record([RangeOutcome(row, "down") for row in rows])
     (failure,) = jobs.coverage("orders")["{}"].failures
     found = jobs.plan(job)
     assert (failure.attempts, found.totals["quarantined"], found.totals["failed"]) == (2, 2_000, 0)
@@ -186,8 +186,8 @@ def test_each_row_of_a_plan_is_recorded_once_and_nothing_else(jobs: Ingestion, c
     going = jobs.start(job, owner="a")
     row = going.plan.rows[0]
     going.succeeded(row)
-    other = Row(row.unit, row.cell, span("01-01..01-04"), "new", ("new",))
-    for outcomes in ([Outcome(row)], [Outcome(other)], [Outcome(going.plan.rows[1])] * 2):
+    other = PlannedRange(row.unit, row.cell, span("01-01..01-04"), "new", ("new",))
+    for outcomes in ([RangeOutcome(row)], [RangeOutcome(other)], [RangeOutcome(going.plan.rows[1])] * 2):
         with pytest.raises(NotPlanned):
             going.record(outcomes)
     assert len(going.unrecorded) == 3
@@ -214,10 +214,10 @@ def test_two_who_change_one_unit_wait_for_each_other(postgres_home: Home, clock:
     def change(done: Range) -> None:
         with postgres_home.write() as connection:
             begun.set()
-            change_units(connection, "orders", ["{}"], lambda _: lambda known: known.succeeded(done, 1))
+            change_coverage(connection, "orders", ["{}"], lambda _: lambda known: known.succeeded(done, 1))
 
     with postgres_home.write() as connection:
-        change_units(connection, "orders", ["{}"], lambda _: lambda known: known.succeeded(Range(0, 10), 1))
+        change_coverage(connection, "orders", ["{}"], lambda _: lambda known: known.succeeded(Range(0, 10), 1))
         other = threading.Thread(target=change, args=(Range(10, 20),))
         other.start()
         assert begun.wait(10)
@@ -229,7 +229,7 @@ def test_two_who_change_one_unit_wait_for_each_other(postgres_home: Home, clock:
 def test_holes_that_slide_out_are_told_and_a_new_unit_has_none(jobs: Ingestion, clock: ManualClock) -> None:
     job = job_of("P3D", "P0D", "daily", units=["a"])
     with jobs.start(job, owner="x") as going:
-        going.record([Outcome(row) for row in going.plan.rows[1:]])
+        going.record([RangeOutcome(row) for row in going.plan.rows[1:]])
     go(clock, "01-07")
     both = job_of("P3D", "P0D", "daily", units=["a", "b"])
     succeed(jobs, both)
@@ -278,7 +278,7 @@ def test_what_is_not_known_is_named_with_what_is(jobs: Ingestion, clock: ManualC
 def test_details_of_old_runs_are_given_up_and_coverage_never(
     jobs: Ingestion, home: Home, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("floodmark.ingest._alone.KEPT_RUNS", 2)
+    monkeypatch.setattr("floodmark.ingest.store.jobs.KEPT_RUNS", 2)
     job = job_of(grid="daily")
     for day in range(5, 10):
         go(clock, f"01-{day:02}")

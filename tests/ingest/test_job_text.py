@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floodmark.ingest import Bound, Grid, Job, TimeWatermark, UnitWatermark, job_text, read_job, read_properties_job
+from floodmark.ingest import Bound, Grid, Job, TimeWatermark, UnitWatermark, job_text, read_job
+from floodmark.ingest.jobfile.dil_properties import read_properties_job
 
 HEAD = '[job]\nname = "a"\nzone = "Asia/Tokyo"\n[time]\nfrom = "P7D"\nto = "-"\n'
 SQL = '[source]\nkind = "sql"\nurl = "sqlite:////x/shop.db"\nwatermark = "at"\n'

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from floodmark.errors import DuplicateUnit, InvalidValue, JobInvalid, ZoneUnknown
-from floodmark.ingest import Frozen, Job, Limits, Range, Unit, UnitCoverage, UnitWatermark
-from floodmark.ingest._edits import before_edit, undone
+from floodmark.ingest import Job, Limits, Range, Unit, UnitCoverage, UnitWatermark
+from floodmark.ingest.job.options import Frozen
+from floodmark.ingest.planning.coverage import coverage_before_edit, undo_edit
 from ingest_jobs import LA, job_of
 
 
@@ -120,8 +121,8 @@ def test_what_a_person_says_was_read_leaves_the_frontier_of_backfills_alone() ->
     assert (edited.covered, edited.backfilled, list(edited.wanted)) == (
         [Range(0, 8), Range(9, 10)], [Range(8, 9)], []
     )  # fmt: skip
-    before = before_edit(known, Range(5, 10))
-    assert undone(edited, Range(5, 10), before, is_covered=True) == replace(known, failures=())
+    before = coverage_before_edit(known, Range(5, 10))
+    assert undo_edit(edited, Range(5, 10), before, is_covered=True) == replace(known, failures=())
 
 
 def test_what_fails_alike_is_kept_as_one() -> None:

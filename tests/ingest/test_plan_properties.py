@@ -6,11 +6,10 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from floodmark.ingest import Job, Plan, Range, Row, UnitCoverage, complete_through, largest_end, plan
-from floodmark.ingest._calendar import day_number, days_before, zone_of
-from floodmark.ingest._coverage import NOTHING
-from floodmark.ingest._gaps import find_gaps
-from floodmark.ingest._ranges import gaps, intersect, merged, size, subtract, union, within
+from floodmark.ingest import Job, Plan, PlannedRange, Range, UnitCoverage, complete_through, plan
+from floodmark.ingest.calendar.clock import day_number, days_before, zone_of
+from floodmark.ingest.calendar.ranges import gaps, intersect, merged, size, subtract, union, within
+from floodmark.ingest.planning.coverage import NO_COVERAGE, find_gaps, largest_end
 from ingest_jobs import at, job_of, run
 
 HOUR = 3_600_000_000
@@ -43,7 +42,7 @@ def check(job: Job, known: dict[str, UnitCoverage], found: Plan) -> None:
     everything = plan(whole, known, found.now)
     listed = [*everything.rows, *everything.held, *everything.quarantined]
     for unit in job.listed_units:
-        one = known.get(unit.key, NOTHING)
+        one = known.get(unit.key, NO_COVERAGE)
         missing = gaps(one.everything, *found.reach)
         mine = [row.range for row in listed if row.unit == unit]
         assert not subtract(missing, merged(mine)), "what was not read is planned, held, or in quarantine"
@@ -71,7 +70,7 @@ def check(job: Job, known: dict[str, UnitCoverage], found: Plan) -> None:
         assert any(today <= day_number(one.at, zone_of(job.zone)) + job.time.abstinence_days for one in fresh)
 
 
-def failing(found: Plan, kind: str, random: st.randoms) -> list[Row]:  # type: ignore[valid-type]
+def failing(found: Plan, kind: str, random: st.randoms) -> list[PlannedRange]:  # type: ignore[valid-type]
     if kind == "all":
         return list(found.rows)
     if kind == "some":
@@ -157,6 +156,6 @@ def test_a_job_may_change_its_start_its_grid_its_units_and_its_zone_and_keeps_wh
     whole = replace(other, limits=replace(other.limits, cells=None), time=replace(other.time, grace_days=0))
     read_again = 0
     for row in plan(whole, known, now).rows:
-        state = known.get(row.unit.key, NOTHING)
+        state = known.get(row.unit.key, NO_COVERAGE)
         read_again += size(subtract(intersect([row.range], state.everything), merged(f.range for f in state.failures)))
     assert read_again == 0

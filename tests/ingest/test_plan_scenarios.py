@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from floodmark.ingest import Job, Range, Row, UnitCoverage, complete_through, plan
+from floodmark.ingest import Job, PlannedRange, Range, UnitCoverage, complete_through, plan
 from ingest_jobs import LA, at, covered, job_of, key, only, run, said, span
 
 
@@ -274,7 +274,7 @@ def test_holes_that_slide_out_of_a_moving_start_are_told() -> None:
     found = plan(job, known, at("01-20"))
     assert [one.range for one in found.expired] == [span("01-01..01-03"), span("01-08..01-09")]
     assert found.rows == ()
-    earlier: list[Row] = list(plan(job, known, at("01-12")).rows)
+    earlier: list[PlannedRange] = list(plan(job, known, at("01-12")).rows)
     assert [row.range for row in earlier] == [span("01-08..01-09")], "as long as it is within, it is due"
 
 

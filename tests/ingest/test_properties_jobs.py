@@ -6,9 +6,10 @@ import pytest
 
 from floodmark.errors import FloodmarkError
 from floodmark.ingest import Bound, Grid, Job, Limits, TimeWatermark, UnitWatermark
-from floodmark.ingest._job_file import load_job
-from floodmark.ingest._properties import ZONE, read_properties_job
-from floodmark.ingest._units import SecondaryInput, read_units
+from floodmark.ingest.job.unit import SecondaryInput
+from floodmark.ingest.jobfile.dil_properties import DIL_ZONE, read_properties_job
+from floodmark.ingest.jobfile.job_file import load_job
+from floodmark.ingest.secondary_input import read_units
 
 WHOLE = """\
 # Surveys of all customers
@@ -50,7 +51,7 @@ def range_of(start: str, end: str) -> str:
 
 def test_without_a_zone_los_angeles_is_meant_and_said() -> None:
     job, notes = read_properties_job(range_of("2019-01-01", "2019-01-02"))
-    assert (job.zone, job.time.from_.at, job.time.to.at) == (ZONE, 1546329600000000, 1546416000000000)
+    assert (job.zone, job.time.from_.at, job.time.to.at) == (DIL_ZONE, 1546329600000000, 1546416000000000)
     assert notes == ("It names no zone: America/Los_Angeles is meant, as in DIL. Add source.timezone to name one.",)
 
 
@@ -95,8 +96,8 @@ GRIDS = {
         '{"daily": ["2020-01-01", "-"], "monthly": ["2010-01-01", "2020-01-01"]}',
         Grid.composite(
             [
-                ("monthly", Bound.parse("2010-01-01", ZONE), Bound.parse("2020-01-01", ZONE)),
-                ("daily", Bound.parse("2020-01-01", ZONE), Bound.parse("-", ZONE)),
+                ("monthly", Bound.parse("2010-01-01", DIL_ZONE), Bound.parse("2020-01-01", DIL_ZONE)),
+                ("daily", Bound.parse("2020-01-01", DIL_ZONE), Bound.parse("-", DIL_ZONE)),
             ]
         ),
     ),

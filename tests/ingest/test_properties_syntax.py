@@ -3,7 +3,7 @@
 import pytest
 
 from floodmark.errors import JobFileInvalid
-from floodmark.ingest._properties_syntax import read_properties
+from floodmark.ingest.jobfile.dil_properties import read_properties
 
 ENTRIES = {
     "equals": ("a.b=c", {"a.b": "c"}),

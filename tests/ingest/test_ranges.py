@@ -7,7 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floodmark.ingest._ranges import Range, Ranges, gaps, intersect, merged, size, subtract, touches, union, within
+from floodmark.ingest.calendar.ranges import (
+    Range,
+    Ranges,
+    gaps,
+    intersect,
+    merged,
+    size,
+    subtract,
+    touches,
+    union,
+    within,
+)
 
 numbers = st.integers(0, 40)
 loose = st.lists(st.tuples(numbers, numbers), max_size=8)

@@ -26,10 +26,11 @@ from floodmark.errors import (
     UnitsInvalid,
 )
 from floodmark.ingest import Bound, Job, TimeWatermark, UnitWatermark, load_job
-from floodmark.ingest import _unit_rows as unit_rows
-from floodmark.ingest._secrets import Secret
-from floodmark.ingest._unit_query import engine_of
-from floodmark.ingest._units import SecondaryInput, read_units, with_units
+from floodmark.ingest import secondary_input as unit_rows
+from floodmark.ingest.database import open_engine
+from floodmark.ingest.job.options import Secret
+from floodmark.ingest.job.unit import SecondaryInput
+from floodmark.ingest.secondary_input import read_units, with_units
 from floodmark.testing import PostgresServer
 
 ROWS: list[dict[str, Any]] = [
@@ -301,7 +302,7 @@ def test_a_database_that_does_not_answer_is_told_without_its_password() -> None:
 
 
 def test_a_password_is_given_to_the_driver_and_postgresql_is_spoken_to_by_psycopg() -> None:
-    url = engine_of("postgresql://ann@db/crm", "a@b/c").url
+    url = open_engine("postgresql://ann@db/crm", "a@b/c").url
     assert (url.drivername, url.username, url.password, url.host) == ("postgresql+psycopg", "ann", "a@b/c", "db")
 
 

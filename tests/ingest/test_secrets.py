@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from floodmark.errors import FloodmarkError, SecretExposed, SecretMissing
-from floodmark.ingest._secrets import Secret, refuse_password
+from floodmark.ingest.job.options import Secret, refuse_password
 
 WORD = "hunter2hunter2"
 

@@ -23,9 +23,9 @@ from floodmark.ingest import (
     TimeWatermark,
     UnitWatermark,
 )
-from floodmark.ingest._fit import check_fit
-from floodmark.ingest._running import check_runnable
-from floodmark.ingest._spec_checks import plain, secrets_in
+from floodmark.ingest.ingestion import check_runnable
+from floodmark.ingest.job.job import check_job
+from floodmark.ingest.job.options import plain_values, secrets_in
 
 SQL = SqlSource(url="sqlite:///x.db", table="t", watermark="at")
 REST = RestSource(url="https://x/")
@@ -129,9 +129,9 @@ FITS: dict[str, tuple[Any, Any, str | None]] = {
 def test_source_and_target_fit_or_are_refused(source: Any, target: Any, option: str | None) -> None:
     job = job_of(source, target)
     if option is None:
-        check_fit(job)
+        check_job(job)
         return
-    for check in (check_fit, check_runnable):
+    for check in (check_job, check_runnable):
         with pytest.raises(InvalidOption) as caught:
             check(job)
         assert caught.value.fields["option"] == option
@@ -139,10 +139,10 @@ def test_source_and_target_fit_or_are_refused(source: Any, target: Any, option: 
 
 def test_fields_of_units_may_be_named_whether_listed_or_read() -> None:
     source = replace(SQL, units={"id": "customer"}, where="region = {{unit.id}}")
-    check_fit(job_of(source, PATH, units=UnitWatermark.listed("id", [1])))
-    check_fit(job_of(source, PATH, units=UnitWatermark("u", secondary=SecondaryInput(("id",), "x.csv"))))
+    check_job(job_of(source, PATH, units=UnitWatermark.listed("id", [1])))
+    check_job(job_of(source, PATH, units=UnitWatermark("u", secondary=SecondaryInput(("id",), "x.csv"))))
     with pytest.raises(InvalidOption, match="Did you mean 'idd'"):
-        check_fit(job_of(source, PATH, units=UnitWatermark.listed("idd", [1])))
+        check_job(job_of(source, PATH, units=UnitWatermark.listed("idd", [1])))
 
 
 CUT: dict[str, tuple[Any, str, bool, str | None]] = {
@@ -164,10 +164,10 @@ def test_cells_that_would_all_read_the_same_are_refused(
     job = job_of(source, STREAM, units=UnitWatermark.listed("id", [1]) if has_units else None)
     job = replace(job, time=replace(job.time, grid=Grid.plain(period)))
     if remedy is None:
-        check_fit(job)
+        check_job(job)
         return
     with pytest.raises(InvalidOption) as caught:
-        check_fit(job)
+        check_job(job)
     assert remedy in caught.value.remedy
 
 
@@ -179,8 +179,8 @@ def test_pages_begin_at_one_and_offsets_at_zero() -> None:
 
 def test_a_spec_is_written_down_with_references_and_pickles_and_hashes() -> None:
     source = replace(REST, auth=Auth(by="bearer", secret=TOKEN), params={"a": "b"})
-    assert plain(source)["auth"] == {"by": "bearer", "secret": "env:TOKEN"}
-    assert plain(source)["kind"] == "rest"
+    assert plain_values(source)["auth"] == {"by": "bearer", "secret": "env:TOKEN"}
+    assert plain_values(source)["kind"] == "rest"
     assert secrets_in([source, None, SQL]) == (TOKEN,)
     assert pickle.loads(pickle.dumps(source)) == source
     assert hash(source) == hash(replace(source))

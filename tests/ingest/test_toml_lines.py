@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floodmark.ingest._toml_lines import KeyPath, line_of, lines_of
+from floodmark.ingest.jobfile.tables import KeyPath, line_of, lines_of
 
 TEXT = '''# a job
 [job]

@@ -3,7 +3,7 @@
 import pytest
 
 from floodmark.errors import DuplicateUnit, FloodmarkError, JobInvalid, UnitsInvalid
-from floodmark.ingest._units import listed_units
+from floodmark.ingest.job.unit import listed_units
 
 LISTS: dict[str, tuple[object, list[str]]] = {
     "commas, as DIL writes them": ("a, b ,c", ['{"id":"a"}', '{"id":"b"}', '{"id":"c"}']),

@@ -3,7 +3,14 @@
 import pytest
 
 from floodmark.errors import JobFileInvalid, UnknownVariable
-from floodmark.ingest._variables import Scalar, environment_of, expand, is_of_a_cell, substitute, substitute_shell
+from floodmark.ingest.job.variables import (
+    Scalar,
+    environment_variables,
+    expand_variables,
+    is_cell_variable,
+    substitute_shell_variables,
+    substitute_variables,
+)
 
 KNOWN: dict[str, Scalar] = {
     "region": "eu",
@@ -29,7 +36,7 @@ TEXTS: dict[str, tuple[str, Scalar]] = {
 
 @pytest.mark.parametrize(("text", "expected"), TEXTS.values(), ids=TEXTS)
 def test_variables_are_replaced(text: str, expected: Scalar) -> None:
-    assert substitute(text, {**KNOWN, "loop": "{{region}}"}) == expected
+    assert substitute_variables(text, {**KNOWN, "loop": "{{region}}"}) == expected
 
 
 UNKNOWN = {
@@ -43,24 +50,24 @@ UNKNOWN = {
 @pytest.mark.parametrize(("text", "remedy"), UNKNOWN.values(), ids=UNKNOWN)
 def test_an_unknown_variable_is_refused_with_a_guess(text: str, remedy: str) -> None:
     with pytest.raises(UnknownVariable) as caught:
-        substitute(f"/x/{text}", KNOWN)
+        substitute_variables(f"/x/{text}", KNOWN)
     assert remedy in caught.value.remedy
 
 
 @pytest.mark.parametrize("text", ["{{region}", "region}}", "{{}}", "{{ }}", "{{a{{b}}"])
 def test_braces_that_name_nothing_are_refused(text: str) -> None:
     with pytest.raises(JobFileInvalid, match="braces"):
-        substitute(text, KNOWN)
+        substitute_variables(text, KNOWN)
 
 
 def test_variables_of_a_cell_stay_where_they_may_stand() -> None:
     text = "/{{region}}?from={{range.from}}&id={{unit.id}}"
-    assert substitute(text, KNOWN, is_late=is_of_a_cell) == "/eu?from={{range.from}}&id={{unit.id}}"
+    assert substitute_variables(text, KNOWN, is_late=is_cell_variable) == "/eu?from={{range.from}}&id={{unit.id}}"
 
 
 def test_a_tree_is_expanded_and_errors_know_their_path() -> None:
     tree = {"a": ["{{region}}", {"b": "{{days}}"}], "n": 1}
-    assert expand(tree, KNOWN) == {"a": ["eu", {"b": 3}], "n": 1}
+    assert expand_variables(tree, KNOWN) == {"a": ["eu", {"b": 3}], "n": 1}
     paths = []
 
     def locate(error: Exception, path: tuple[str | int, ...]) -> Exception:
@@ -68,18 +75,18 @@ def test_a_tree_is_expanded_and_errors_know_their_path() -> None:
         return error
 
     with pytest.raises(UnknownVariable):
-        expand({"a": ["x", {"b": "{{nobody}}"}]}, KNOWN, locate=locate)
+        expand_variables({"a": ["x", {"b": "{{nobody}}"}]}, KNOWN, locate=locate)
     assert paths == [("a", 1, "b")]
 
 
 def test_the_environment_has_a_prefix() -> None:
-    assert environment_of({"A": "1"}) == {"env.A": "1"}
+    assert environment_variables({"A": "1"}) == {"env.A": "1"}
 
 
 def test_variables_of_properties_files_may_name_each_other_but_not_in_a_circle() -> None:
     known: dict[str, Scalar] = {"dir": "/data/${name}", "name": "ids", "a": "${b}", "b": "${a}"}
-    assert substitute_shell("${dir}/x", known) == "/data/ids/x"
+    assert substitute_shell_variables("${dir}/x", known) == "/data/ids/x"
     with pytest.raises(UnknownVariable, match="circle"):
-        substitute_shell("${a}", known)
+        substitute_shell_variables("${a}", known)
     with pytest.raises(UnknownVariable, match="Did you mean 'name'"):
-        substitute_shell("${nmae}", known)
+        substitute_shell_variables("${nmae}", known)

@@ -19,9 +19,9 @@ from floodmark.ingest import (
     Grid,
     Ingestion,
     Job,
-    Landed,
     Landing,
-    Row,
+    LandingResult,
+    PlannedRange,
     Run,
     RunResult,
     SqlSource,
@@ -29,7 +29,7 @@ from floodmark.ingest import (
     UnitWatermark,
     run_job,
 )
-from floodmark.landing import StreamLanding
+from floodmark.ingest.landing.stream import StreamLanding
 from floodmark.streams import Stream, StreamHome, connect
 
 DAY = 86_400_000_000
@@ -66,7 +66,7 @@ def job_of(
     return Job("orders", "UTC", times, shops, source=SqlSource(**said), target=target)
 
 
-def rows_of(row: Row) -> Iterator[pa.RecordBatch]:
+def rows_of(row: PlannedRange) -> Iterator[pa.RecordBatch]:
     """Give the rows of a cell in two batches: naive times, and no column that says which shop it is."""
     shop = SHOPS.index(row.unit.fields["shop"]) if row.unit.fields.get("shop") in SHOPS else 9
     day = (row.range.lo - START) // DAY
@@ -79,7 +79,9 @@ def rows_of(row: Row) -> Iterator[pa.RecordBatch]:
 class Feeding:
     """Lands made-up rows, and fails where it is told to."""
 
-    def __init__(self, landing: StreamLanding, rows: Callable[[Row], Iterator[pa.RecordBatch]] = rows_of) -> None:
+    def __init__(
+        self, landing: StreamLanding, rows: Callable[[PlannedRange], Iterator[pa.RecordBatch]] = rows_of
+    ) -> None:
         self.landing = landing
         self.rows = rows
         self.failing: set[tuple[str, int]] = set()
@@ -87,7 +89,7 @@ class Feeding:
     def prepare(self, run: Run) -> None:
         self.landing.prepare(run)
 
-    def land(self, run: Run, row: Row) -> Landed:
+    def land(self, run: Run, row: PlannedRange) -> LandingResult:
         if (row.unit.fields.get("shop", ""), (row.range.lo - START) // DAY) in self.failing:
             raise ConnectionError("no answer")
         return self.landing.land(run, row, self.rows(row))

@@ -22,11 +22,11 @@ from floodmark.ingest import (
     Grid,
     Ingestion,
     Job,
-    Landed,
     Landing,
+    LandingResult,
     Limits,
+    PlannedRange,
     Range,
-    Row,
     Run,
     RunResult,
     SqlSource,
@@ -34,7 +34,9 @@ from floodmark.ingest import (
     UnitWatermark,
     run_job,
 )
-from floodmark.landing import Destination, KeptRows, LiveFile, Merge, Merged, Scope, Staged, TableLanding, written
+from floodmark.ingest.landing.parquet import KeptRows, write_rows
+from floodmark.ingest.landing.table import TableLanding
+from floodmark.ingest.landing.tasks import Destination, LiveFile, MergeRequest, MergeResult, Scope, StagedRows
 from floodmark.testing import ManualClock
 
 DAY = 86_400_000_000
@@ -65,13 +67,13 @@ class Rows:
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     columns: Mapping[str, pa.DataType] = field(default_factory=lambda: dict(COLUMNS))
-    fails: Callable[[Row], Exception | None] = lambda row: None
-    before_write: Callable[[Row], None] = lambda row: None
+    fails: Callable[[PlannedRange], Exception | None] = lambda row: None
+    before_write: Callable[[PlannedRange], None] = lambda row: None
     kept: list[int] = field(default_factory=list)
     """How many files were written anew, each time."""
-    asked: list[Row] = field(default_factory=list)
+    asked: list[PlannedRange] = field(default_factory=list)
 
-    def read(self, row: Row) -> Iterator[pa.RecordBatch]:
+    def read(self, row: PlannedRange) -> Iterator[pa.RecordBatch]:
         fields = row.unit.fields
         found = [
             one
@@ -82,21 +84,21 @@ class Rows:
         for one in (found[:2], found[2:]):
             yield pa.RecordBatch.from_pylist([{name: row.get(name) for name in self.columns} for row in one], schema)
 
-    def extract(self, row: Row, to: Destination) -> Staged:
+    def extract(self, row: PlannedRange, to: Destination) -> StagedRows:
         self.asked.append(row)
         if (error := self.fails(row)) is not None:
             raise error
-        staged = written(self.read(row), to, "new")
+        staged = write_rows(self.read(row), to, "new")
         self.before_write(row)
         return staged
 
-    def keep(self, files: Sequence[LiveFile], scope: Scope, to: Destination) -> Staged:
+    def keep(self, files: Sequence[LiveFile], scope: Scope, to: Destination) -> StagedRows:
         self.kept.append(len(files))
         assert to.schema is not None
-        done = [written(KeptRows(one, scope, to.schema).read(), to, f"kept{n}") for n, one in enumerate(files)]
-        return Staged(tuple(file for one in done for file in one.files), to.schema)
+        done = [write_rows(KeptRows(one, scope, to.schema).read(), to, f"kept{n}") for n, one in enumerate(files)]
+        return StagedRows(tuple(file for one in done for file in one.files), to.schema)
 
-    def merge(self, merge: Merge, to: Destination) -> Merged:
+    def merge(self, merge: MergeRequest, to: Destination) -> MergeResult:
         raise NotImplementedError("see the tests on Spark")
 
 
@@ -109,7 +111,7 @@ class LocalExecutor:
     def prepare(self, run: Run) -> None:
         self.landing.prepare(run)
 
-    def land(self, run: Run, row: Row) -> Landed:
+    def land(self, run: Run, row: PlannedRange) -> LandingResult:
         return self.landing.land(run, row)
 
     def finish(self, run: Run) -> None: ...

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from floodmark.delta import DeltaCommits
 from floodmark.errors import TableUnfit
-from floodmark.ingest._target_spec import Drift
-from floodmark.landing._fit import Fitted, Fitting
-from floodmark.landing._parquet import write_parquet
+from floodmark.ingest.job.job import Drift
+from floodmark.ingest.landing.fitting import RowConverter, RowFitter
+from floodmark.ingest.landing.parquet import write_parquet
 
 # Python has microseconds; what becomes of nanoseconds is a row of another table.
 _MOMENTS = st.datetimes(datetime(1700, 1, 1), datetime(2200, 1, 1))  # noqa: DTZ001
@@ -114,7 +114,7 @@ def cases(draw: Any) -> tuple[pa.Schema | None, pa.Schema, list[dict[str, Any]]]
         kept = [one for one in schema if draw(st.booleans())]
         names = {one.name for one in kept}
         try:
-            table = Fitting(None).fit(pa.schema([*kept, *(one for one in other if one.name not in names)])).schema
+            table = RowFitter(None).fit(pa.schema([*kept, *(one for one in other if one.name not in names)])).schema
         except TableUnfit:
             table = pa.schema([("a", pa.int64())])
     return table, schema, draw(values)
@@ -158,7 +158,7 @@ def is_nothing(value: Any) -> bool:
     return value is None
 
 
-def check(rows: list[dict[str, Any]], back: list[dict[str, Any]], fitted: Fitted, left_out: set[str]) -> None:
+def check(rows: list[dict[str, Any]], back: list[dict[str, Any]], fitted: RowConverter, left_out: set[str]) -> None:
     assert len(back) == len(rows)
     for came, there in zip(rows, back, strict=True):
         rescued = json.loads(there["_rescued"]) if there.get("_rescued") is not None else {}
@@ -187,7 +187,7 @@ def test_all_of_the_rows_is_in_the_table_or_a_column_is_named(
     # Numbers in the rows, from which the order is told again.
     schema = schema.append(pa.field("number", pa.int64()))
     rows = [{**row, "number": number} for number, row in enumerate(rows)]
-    fitting = Fitting(None if table is None else table.append(pa.field("number", pa.int64())), drift)
+    fitting = RowFitter(None if table is None else table.append(pa.field("number", pa.int64())), drift)
     try:
         fitted = fitting.fit(schema)
     except TableUnfit as refused:

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from floodmark.errors import TableUnfit
-from floodmark.landing._arrow_types import table_type, without_nulls
-from floodmark.landing._convert import convert
+from floodmark.ingest.landing.column_types import table_type, without_nulls
+from floodmark.ingest.landing.fitting import convert_column
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 HIGH = Decimal("1" * 45)
@@ -110,7 +110,7 @@ BECOMES: list[tuple[Any, Any, list[Any]]] = [
 @pytest.mark.parametrize(("array", "kind", "values"), BECOMES, ids=[str(one[0].type) for one in BECOMES])
 def test_a_column_becomes_one_of_a_type_that_tables_have(array: Any, kind: Any, values: list[Any]) -> None:
     assert table_type(array.type, "c") == kind
-    made = convert(array, pa.field("c", kind))
+    made = convert_column(array, pa.field("c", kind))
     made.validate(full=True)
     assert (made.type, made.to_pylist()) == (kind, values)
 
@@ -119,7 +119,7 @@ def test_a_column_becomes_one_of_a_type_that_tables_have(array: Any, kind: Any, 
 def test_a_slice_of_a_column_becomes_that_slice(array: Any, kind: Any, values: list[Any]) -> None:
     # Behind other rows, as in the middle of a larger batch.
     longer = pa.concat_arrays([array, array, array]).slice(len(array), len(array))
-    made = convert(longer, pa.field("c", kind))
+    made = convert_column(longer, pa.field("c", kind))
     made.validate(full=True)
     assert made.to_pylist() == values
 
@@ -169,7 +169,7 @@ def test_what_is_null_for_all_that_is_known_is_left_out(kind: Any, left: Any) ->
 )
 def test_a_value_beyond_the_type_is_refused_and_not_told(array: Any, to: Any) -> None:
     with pytest.raises(TableUnfit, match="The column at") as refused:
-        convert(array, pa.field("at", to))
+        convert_column(array, pa.field("at", to))
     assert str(refused.value.fields["column"]).startswith("at")
     assert str(2**62) not in str(refused.value)
 
@@ -189,13 +189,13 @@ NEVER = pa.field("a", pa.int64(), nullable=False)
 )
 def test_a_null_where_none_may_be_is_refused(array: Any, field: Any, column: str) -> None:
     with pytest.raises(TableUnfit) as refused:
-        convert(array, field)
+        convert_column(array, field)
     assert refused.value.fields["column"] == column
 
 
 def test_a_struct_may_be_null_whose_fields_may_not() -> None:
     array = pa.array([{"a": 1}, None], pa.struct([("a", pa.int8())]))
-    assert convert(array, pa.field("c", pa.struct([NEVER]))).to_pylist() == [{"a": 1}, None]
+    assert convert_column(array, pa.field("c", pa.struct([NEVER]))).to_pylist() == [{"a": 1}, None]
 
 
 def test_a_decimal_with_more_places_than_digits_has_as_many_digits_as_places() -> None:

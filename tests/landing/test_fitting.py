@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from floodmark.errors import InvalidOption, TableUnfit
-from floodmark.ingest._target_spec import Drift
-from floodmark.landing._drift import holding, united
-from floodmark.landing._fit import Fitting
+from floodmark.ingest.job.job import Drift
+from floodmark.ingest.landing.column_types import type_holding, union_schema
+from floodmark.ingest.landing.fitting import RowFitter
 
 ALL: tuple[Drift, ...] = get_args(Drift)
 
@@ -108,13 +108,13 @@ HOLDS_NOT: list[tuple[Any, Any]] = [
 @pytest.mark.parametrize(("table", "rows"), HOLDS)
 def test_a_column_holds_what_it_holds_without_loss(table: Any, rows: Any) -> None:
     for grow in (False, True):
-        assert holding(table, rows, grow=grow) == table
+        assert type_holding(table, rows, grow=grow) == table
 
 
 @pytest.mark.parametrize(("table", "rows"), HOLDS_NOT)
 def test_a_column_does_not_hold_what_could_be_lost_whatever_the_values(table: Any, rows: Any) -> None:
     for grow in (False, True):
-        assert holding(table, rows, grow=grow) is None
+        assert type_holding(table, rows, grow=grow) is None
 
 
 @pytest.mark.parametrize(
@@ -129,15 +129,15 @@ def test_a_column_does_not_hold_what_could_be_lost_whatever_the_values(table: An
     ],
 )
 def test_structs_grow_only_where_they_may(table: Any, rows: Any, grown: Any) -> None:
-    assert holding(table, rows, grow=True) == grown
-    assert holding(table, rows, grow=False) is None
+    assert type_holding(table, rows, grow=True) == grown
+    assert type_holding(table, rows, grow=False) is None
 
 
 @pytest.mark.parametrize("drift", ALL)
 def test_rows_are_widened_filled_and_put_in_the_order_of_the_table(drift: Drift) -> None:
     table = schema(id=I64, price=dec(12, 2), note=pa.string(), _rescued=pa.string())
     rows = schema(price=pa.int16(), id=pa.uint16())
-    fitted = Fitting(table, drift).fit(rows)
+    fitted = RowFitter(table, drift).fit(rows)
     assert (fitted.schema, fitted.added, fitted.rescued) == (table, (), ())
     made = fitted.apply(batch(rows, price=[3, None], id=[65535, 1]))
     assert made.to_pylist() == [
@@ -151,20 +151,20 @@ def test_a_table_is_made_from_rows_with_columns_that_may_all_be_null() -> None:
     rows = pa.schema(
         [pa.field("id", pa.uint32(), nullable=False), ("s", inner), ("l", pa.list_(inner)), ("n", pa.null())]
     )
-    fitted = Fitting(None).fit(rows)
+    fitted = RowFitter(None).fit(rows)
     nullable = pa.list_(pa.field("element", a(x=I8)))
     assert (fitted.schema, fitted.added) == (schema(id=I64, s=a(x=I8), l=nullable), ())
 
 
 def test_a_table_that_is_made_to_rescue_has_the_column_for_it() -> None:
-    fitted = Fitting(None, "rescue").fit(schema(id=I64))
+    fitted = RowFitter(None, "rescue").fit(schema(id=I64))
     assert fitted.schema == schema(id=I64, _rescued=pa.string())
     assert fitted.apply(batch(schema(id=I64), id=[1])).to_pylist() == [{"id": 1, "_rescued": None}]
 
 
 def test_evolving_adds_columns_behind_those_of_the_table_and_grows_structs() -> None:
     table, rows = schema(s=a(x=I8), id=I64), schema(new=pa.uint8(), s=a(y=I8), nothing=pa.null(), id=I64)
-    fitted = Fitting(table, "evolve").fit(rows)
+    fitted = RowFitter(table, "evolve").fit(rows)
     assert fitted.schema == schema(s=a(x=I8, y=I8), id=I64, new=I16)
     assert fitted.added == (pa.field("s", a(x=I8, y=I8)), pa.field("new", I16))
     made = fitted.apply(batch(rows, new=[7], s=[{"y": 5}], nothing=[None], id=[1]))
@@ -175,7 +175,7 @@ def test_evolving_adds_columns_behind_those_of_the_table_and_grows_structs() -> 
 def test_columns_that_are_null_for_all_that_is_known_change_no_table(drift: Drift) -> None:
     table = schema(id=I64, note=pa.string(), _rescued=pa.string())
     rows = schema(id=I64, note=pa.null(), more=pa.null())
-    fitted = Fitting(table, drift).fit(rows)
+    fitted = RowFitter(table, drift).fit(rows)
     assert (fitted.schema, fitted.added) == (table, ())
     made = fitted.apply(batch(rows, id=[1], note=[None], more=[None])).to_pylist()
     assert made == [{"id": 1, "note": None, "_rescued": None}]
@@ -183,7 +183,7 @@ def test_columns_that_are_null_for_all_that_is_known_change_no_table(drift: Drif
 
 def test_what_the_table_lacks_or_has_otherwise_is_rescued() -> None:
     table, rows = schema(id=I64, size=I32), schema(size=pa.string(), id=I32, new=MOMENT, empty=pa.list_(pa.null()))
-    fitted = Fitting(table, "rescue").fit(rows)
+    fitted = RowFitter(table, "rescue").fit(rows)
     assert fitted.schema == schema(id=I64, size=I32, _rescued=pa.string())
     assert fitted.added == (pa.field("_rescued", pa.string()),)
     assert set(fitted.rescued) == {"size", "new", "empty"}
@@ -199,7 +199,7 @@ def test_what_the_table_lacks_or_has_otherwise_is_rescued() -> None:
 
 def test_rows_of_the_table_itself_keep_what_was_rescued_before() -> None:
     table = schema(id=I64, _rescued=pa.string())
-    fitted = Fitting(table, "rescue").fit(table)
+    fitted = RowFitter(table, "rescue").fit(table)
     assert (fitted.schema, fitted.added, fitted.rescued) == (table, (), ())
     before = batch(table, id=[1, 2], _rescued=['{"a":1}', None])
     assert fitted.apply(before) == before
@@ -216,13 +216,13 @@ def test_rows_of_the_table_itself_keep_what_was_rescued_before() -> None:
 )
 def test_rows_of_others_have_no_column_for_rescued_values(table: pa.Schema | None, rows: pa.Schema) -> None:
     with pytest.raises(TableUnfit, match="The rows have a column _rescued") as refused:
-        Fitting(table, "rescue").fit(rows)
+        RowFitter(table, "rescue").fit(rows)
     assert refused.value.fields["column"] == "_rescued"
 
 
 def test_names_that_no_table_has_can_be_rescued() -> None:
     rows = pa.schema([("id", I64), ("ID", I64), ("a b", I64), ("", I64)])
-    fitted = Fitting(schema(id=I64), "rescue").fit(rows)
+    fitted = RowFitter(schema(id=I64), "rescue").fit(rows)
     made = fitted.apply(pa.RecordBatch.from_arrays([pa.array([one]) for one in range(4)], schema=rows)).to_pylist()
     assert made[0]["id"] == 0
     assert json.loads(made[0]["_rescued"]) == {"ID": 1, "a b": 2, "": 3}
@@ -230,78 +230,96 @@ def test_names_that_no_table_has_can_be_rescued() -> None:
 
 def test_moments_without_zone_are_kept_in_lists_and_in_maps_that_are_there() -> None:
     table = schema(m=pa.map_(I8, LOCAL), l=pa.list_(pa.field("element", a(x=LOCAL))))
-    assert Fitting(table, "evolve").fit(table).schema == table
-    assert Fitting(None).fit(schema(l=table.field("l").type)).schema == schema(l=table.field("l").type)
+    assert RowFitter(table, "evolve").fit(table).schema == table
+    assert RowFitter(None).fit(schema(l=table.field("l").type)).schema == schema(l=table.field("l").type)
 
 
 def never_null(name: str, kind: Any) -> pa.Schema:
     return pa.schema([pa.field(name, kind, nullable=False)])
 
 
-REFUSED: list[tuple[str, Fitting, Any, str, str]] = [
-    ("a column that a frozen table lacks", Fitting(schema(id=I64)), schema(id=I64, new=I8), "new", 'drift = "evolve"'),
+REFUSED: list[tuple[str, RowFitter, Any, str, str]] = [
+    (
+        "a column that a frozen table lacks",
+        RowFitter(schema(id=I64)),
+        schema(id=I64, new=I8),
+        "new",
+        'drift = "evolve"',
+    ),
     (
         "a constant that a frozen table lacks",
-        Fitting(schema(id=I64), constants={"unit": 1}),
+        RowFitter(schema(id=I64), constants={"unit": 1}),
         schema(id=I64),
         "unit",
         'drift = "rescue"',
     ),
-    ("a field that a frozen table lacks", Fitting(schema(s=a(x=I8))), schema(s=a(y=I8)), "s", "change the table"),
-    ("another type, frozen", Fitting(schema(id=I32)), schema(id=I64), "id", 'drift = "rescue"'),
-    ("another type, evolving", Fitting(schema(id=I32), "evolve"), schema(id=I64), "id", "Cast it"),
+    ("a field that a frozen table lacks", RowFitter(schema(s=a(x=I8))), schema(s=a(y=I8)), "s", "change the table"),
+    ("another type, frozen", RowFitter(schema(id=I32)), schema(id=I64), "id", 'drift = "rescue"'),
+    ("another type, evolving", RowFitter(schema(id=I32), "evolve"), schema(id=I64), "id", "Cast it"),
     (
         "another type of what is required",
-        Fitting(schema(id=I32), "rescue", required=("id",)),
+        RowFitter(schema(id=I32), "rescue", required=("id",)),
         schema(id=I64),
         "id",
         "Cast it",
     ),
-    ("another type of what is never null", Fitting(never_null("id", I32), "rescue"), schema(id=I64), "id", "Cast it"),
-    ("no column that is never null", Fitting(never_null("id", I32), "rescue"), schema(x=I64), "id", "Add it"),
-    ("no column that is required", Fitting(schema(id=I32), required=("id",)), schema(ID=I32), "id", "under this name"),
+    ("another type of what is never null", RowFitter(never_null("id", I32), "rescue"), schema(id=I64), "id", "Cast it"),
+    ("no column that is never null", RowFitter(never_null("id", I32), "rescue"), schema(x=I64), "id", "Add it"),
+    (
+        "no column that is required",
+        RowFitter(schema(id=I32), required=("id",)),
+        schema(ID=I32),
+        "id",
+        "under this name",
+    ),
     (
         "no column that is required of a new table",
-        Fitting(None, required=("id",)),
+        RowFitter(None, required=("id",)),
         schema(x=I32),
         "id",
         "under this name",
     ),
-    ("nothing that is known", Fitting(None), schema(x=pa.null()), "", "Make the table first"),
-    ("a blank in a name", Fitting(None), pa.schema([("a b", I8)]), "a b", "AS in a query"),
-    ("no name", Fitting(None), pa.schema([("", I8)]), "", "AS in a query"),
-    ("a comma in a name inside", Fitting(None), schema(s=pa.struct([("a,b", I8)])), "s.a,b", "AS in a query"),
+    ("nothing that is known", RowFitter(None), schema(x=pa.null()), "", "Make the table first"),
+    ("a blank in a name", RowFitter(None), pa.schema([("a b", I8)]), "a b", "AS in a query"),
+    ("no name", RowFitter(None), pa.schema([("", I8)]), "", "AS in a query"),
+    ("a comma in a name inside", RowFitter(None), schema(s=pa.struct([("a,b", I8)])), "s.a,b", "AS in a query"),
     (
         "a brace in a new name",
-        Fitting(schema(id=I8), "evolve"),
+        RowFitter(schema(id=I8), "evolve"),
         pa.schema([("id", I8), ("{", I8)]),
         "{",
         "AS in a query",
     ),
-    ("names that differ by case", Fitting(None), schema(id=I8, Id=I8), "Id", "Rename one"),
-    ("a new name that differs by case", Fitting(schema(id=I8), "evolve"), schema(id=I8, ID=I8), "ID", "Rename one"),
-    ("names inside that differ by case", Fitting(None), schema(l=pa.list_(a(x=I8, X=I8))), "l.X", "Rename one"),
-    ("a column twice", Fitting(None, "rescue"), pa.schema([("id", I8), ("id", I8)]), "id", "Rename one"),
-    ("a column of the rows for rescued values", Fitting(None, "rescue"), schema(_rescued=I8), "_rescued", "Rename it"),
+    ("names that differ by case", RowFitter(None), schema(id=I8, Id=I8), "Id", "Rename one"),
+    ("a new name that differs by case", RowFitter(schema(id=I8), "evolve"), schema(id=I8, ID=I8), "ID", "Rename one"),
+    ("names inside that differ by case", RowFitter(None), schema(l=pa.list_(a(x=I8, X=I8))), "l.X", "Rename one"),
+    ("a column twice", RowFitter(None, "rescue"), pa.schema([("id", I8), ("id", I8)]), "id", "Rename one"),
+    (
+        "a column of the rows for rescued values",
+        RowFitter(None, "rescue"),
+        schema(_rescued=I8),
+        "_rescued",
+        "Rename it",
+    ),
     (
         "a column of the table for rescued values",
-        Fitting(schema(_rescued=I8), "rescue"),
+        RowFitter(schema(_rescued=I8), "rescue"),
         schema(),
         "_rescued",
         "Write drift",
     ),
-    ("moments without zone in a map", Fitting(None), schema(m=pa.map_(I8, pa.list_(LOCAL))), "m", "with a zone"),
+    ("moments without zone in a map", RowFitter(None), schema(m=pa.map_(I8, pa.list_(LOCAL))), "m", "with a zone"),
     (
         "moments without zone in a new map",
-        Fitting(schema(id=I8), "evolve"),
+        RowFitter(schema(id=I8), "evolve"),
         schema(m=pa.map_(LOCAL, I8)),
         "m",
         "with a zone",
     ),
-    ("a constant that no table holds", Fitting(None, constants={"unit": 2**64}), schema(id=I8), "unit", "text"),
-    ("a constant of another type", Fitting(schema(unit=I8), constants={"unit": "x"}), schema(), "unit", "Cast it"),
-    ("a constant that is too large", Fitting(schema(unit=I8), constants={"unit": 128}), schema(), "unit", "Cast it"),
-    ("a truth value for a number", Fitting(schema(unit=I8), constants={"unit": True}), schema(), "unit", "Cast it"),
+    ("a constant that no table holds", RowFitter(None, constants={"unit": 2**64}), schema(id=I8), "unit", "text"),
+    ("a constant of another type", RowFitter(schema(unit=I8), constants={"unit": "x"}), schema(), "unit", "Cast it"),
+    ("a constant that is too large", RowFitter(schema(unit=I8), constants={"unit": 128}), schema(), "unit", "Cast it"),
+    ("a truth value for a number", RowFitter(schema(unit=I8), constants={"unit": True}), schema(), "unit", "Cast it"),
 ]
 
 
@@ -309,7 +327,7 @@ REFUSED: list[tuple[str, Fitting, Any, str, str]] = [
     ("fitting", "rows", "column", "remedy"), [one[1:] for one in REFUSED], ids=[one[0] for one in REFUSED]
 )
 def test_what_does_not_fit_is_refused_with_its_column_and_the_way_out(
-    fitting: Fitting, rows: Any, column: str, remedy: str
+    fitting: RowFitter, rows: Any, column: str, remedy: str
 ) -> None:
     with pytest.raises(TableUnfit) as refused:
         fitting.fit(rows)
@@ -319,14 +337,14 @@ def test_what_does_not_fit_is_refused_with_its_column_and_the_way_out(
 
 def test_a_refusal_names_both_types_at_the_place_where_they_part() -> None:
     with pytest.raises(TableUnfit, match=r"The column s\.l\[\]\.x is byte in the table and string in the rows\."):
-        Fitting(schema(s=a(l=pa.list_(a(x=I8))))).fit(schema(s=a(l=pa.list_(a(x=pa.string())))))
+        RowFitter(schema(s=a(l=pa.list_(a(x=I8))))).fit(schema(s=a(l=pa.list_(a(x=pa.string())))))
     with pytest.raises(TableUnfit, match="a column new, array<long>, and the table has none"):
-        Fitting(schema(id=I8)).fit(schema(id=I8, new=pa.list_(I64)))
+        RowFitter(schema(id=I8)).fit(schema(id=I8, new=pa.list_(I64)))
 
 
 def test_a_drift_that_there_is_not_is_refused() -> None:
     with pytest.raises(InvalidOption):
-        Fitting(None, "ignore")  # type: ignore[arg-type]
+        RowFitter(None, "ignore")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -334,30 +352,30 @@ def test_a_drift_that_there_is_not_is_refused() -> None:
     [("eu", pa.string()), (7, I64), (1.5, F64), (True, pa.bool_()), (datetime(2026, 1, 1, tzinfo=UTC), MOMENT)],
 )
 def test_a_constant_is_the_same_in_all_rows(value: Any, kind: Any) -> None:
-    fitted = Fitting(None, constants={"unit": value}).fit(schema(id=I8))
+    fitted = RowFitter(None, constants={"unit": value}).fit(schema(id=I8))
     assert fitted.schema == schema(id=I8, unit=kind)
     assert fitted.apply(batch(schema(id=I8), id=[1, 2])).to_pydict()["unit"] == [value, value]
 
 
 def test_a_column_of_the_rows_counts_before_a_constant() -> None:
-    fitted = Fitting(None, constants={"unit": "eu"}).fit(schema(unit=pa.string()))
+    fitted = RowFitter(None, constants={"unit": "eu"}).fit(schema(unit=pa.string()))
     assert fitted.apply(batch(schema(unit=pa.string()), unit=["us"])).to_pylist() == [{"unit": "us"}]
 
 
 @pytest.mark.parametrize("kind", [I8, I16, I32, I64])
 def test_a_whole_number_that_is_a_constant_has_no_width_of_its_own(kind: Any) -> None:
-    fitted = Fitting(schema(unit=kind), constants={"unit": -128}).fit(schema())
+    fitted = RowFitter(schema(unit=kind), constants={"unit": -128}).fit(schema())
     rows = pa.RecordBatch.from_struct_array(pa.array([{}], pa.struct([])))
     assert fitted.apply(rows).to_pylist() == [{"unit": -128}]
 
 
 def test_a_constant_of_none_is_null_and_adds_nothing() -> None:
-    fitted = Fitting(schema(id=I8, unit=pa.string()), constants={"unit": None, "other": None}).fit(schema(id=I8))
+    fitted = RowFitter(schema(id=I8, unit=pa.string()), constants={"unit": None, "other": None}).fit(schema(id=I8))
     assert fitted.apply(batch(schema(id=I8), id=[1])).to_pylist() == [{"id": 1, "unit": None}]
 
 
 def test_constants_are_rescued_too() -> None:
-    fitted = Fitting(schema(id=I8, size=I8), "rescue", constants={"unit": "eu", "size": 128}).fit(schema(id=I8))
+    fitted = RowFitter(schema(id=I8, size=I8), "rescue", constants={"unit": "eu", "size": 128}).fit(schema(id=I8))
     made = fitted.apply(batch(schema(id=I8), id=[1])).to_pylist()
     assert json.loads(made[0].pop("_rescued")) == {"unit": "eu", "size": 128}
     assert made == [{"id": 1, "size": None}]
@@ -365,25 +383,25 @@ def test_constants_are_rescued_too() -> None:
 
 def test_what_is_required_must_be_there_and_may_be_null() -> None:
     rows = schema(id=I8, at=I8)
-    fitted = Fitting(None, required=("at",)).fit(rows)
+    fitted = RowFitter(None, required=("at",)).fit(rows)
     assert fitted.apply(batch(rows, id=[1], at=[None])).num_rows == 1
 
 
 def test_a_null_for_a_column_that_is_never_null_is_refused_with_the_column() -> None:
     rows = schema(id=I8)
     with pytest.raises(TableUnfit, match="id is null in 1 of 2"):
-        Fitting(never_null("id", I64)).fit(rows).apply(batch(rows, id=[1, None]))
+        RowFitter(never_null("id", I64)).fit(rows).apply(batch(rows, id=[1, None]))
 
 
 def test_what_is_sent_to_tasks_arrives_as_it_was() -> None:
-    fitting = Fitting(schema(id=I64), "rescue", {"unit": 1}, ("id",))
+    fitting = RowFitter(schema(id=I64), "rescue", {"unit": 1}, ("id",))
     assert pickle.loads(pickle.dumps(fitting)) == fitting
     fitted = fitting.fit(schema(id=I8))
     assert pickle.loads(pickle.dumps(fitted)) == fitted
 
 
 def test_files_of_parts_are_united_in_one_schema() -> None:
-    found = united([schema(id=I64, s=a(x=I8)), schema(id=I64, new=I8), schema(s=a(y=I8))])
+    found = union_schema([schema(id=I64, s=a(x=I8)), schema(id=I64, new=I8), schema(s=a(y=I8))])
     assert found == schema(id=I64, s=a(x=I8, y=I8), new=I8)
 
 
@@ -403,10 +421,10 @@ def test_files_of_parts_with_two_types_for_a_column_are_refused_also_where_one_c
     left: Any, right: Any
 ) -> None:
     with pytest.raises(TableUnfit) as refused:
-        united([schema(c=left), schema(c=right)])
+        union_schema([schema(c=left), schema(c=right)])
     assert refused.value.fields["column"] == "c"
 
 
 def test_parts_whose_columns_differ_by_case_are_refused() -> None:
     with pytest.raises(TableUnfit, match="differ by case"):
-        united([schema(id=I8), schema(ID=I8)])
+        union_schema([schema(id=I8), schema(ID=I8)])

@@ -19,23 +19,22 @@ from deltalake import DeltaTable, QueryBuilder, Schema
 from floodmark.delta import DeltaCommits
 from floodmark.delta.staging import file_statistics
 from floodmark.errors import TableFailed, TableUnfit
-from floodmark.landing import _parquet
-from floodmark.landing._drift import united
-from floodmark.landing._fit import Fitting
-from floodmark.landing._parquet import write_parquet
-from floodmark.landing._partitions import check_partitions, directory_of, split
-from floodmark.landing._tasks import Staged
+from floodmark.ingest.landing import parquet as _parquet
+from floodmark.ingest.landing.column_types import union_schema
+from floodmark.ingest.landing.fitting import RowFitter
+from floodmark.ingest.landing.parquet import check_partitions, partition_directory, split_by_partition, write_parquet
+from floodmark.ingest.landing.tasks import StagedRows
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def written(table: Path, rows: Any, fitting: Fitting | None = None, **options: Any) -> Staged:
+def written(table: Path, rows: Any, fitting: RowFitter | None = None, **options: Any) -> StagedRows:
     batches = rows.to_batches(max_chunksize=options.pop("chunk", None)) if isinstance(rows, pa.Table) else rows
     given: dict[str, Any] = {"rows_a_file": 1_000, "name": "part"} | options
-    return write_parquet(batches, table / "floodmark-a1", fitting or Fitting(None), table=table, **given)
+    return write_parquet(batches, table / "floodmark-a1", fitting or RowFitter(None), table=table, **given)
 
 
-def committed(table: Path, staged: Staged, partition_by: tuple[str, ...] = ()) -> Any:
+def committed(table: Path, staged: StagedRows, partition_by: tuple[str, ...] = ()) -> Any:
     assert staged.schema is not None
     schema = Schema.from_arrow(staged.schema).to_json()
     DeltaCommits.open(table, "app", schema, partition_by=partition_by).commit(staged.files, 1, {})
@@ -192,19 +191,19 @@ def test_partitions_by_two_columns_are_split_by_both(tmp_path: Path) -> None:
 
 def test_rows_of_a_partition_stay_in_their_order() -> None:
     rows = pa.RecordBatch.from_pydict({"p": [n % 3 for n in range(3_000)], "n": range(3_000)})
-    parts = {partition: part.column("n").to_pylist() for partition, part in split(rows, ("p",))}
+    parts = {partition: part.column("n").to_pylist() for partition, part in split_by_partition(rows, ("p",))}
     assert parts == {(str(p),): list(range(p, 3_000, 3)) for p in range(3)}
 
 
 @pytest.mark.parametrize(("name", "shown"), [("a/b=c", "a%2Fb%3Dc"), ("é", "%C3%A9")])
 def test_the_names_of_columns_are_no_paths_either(name: str, shown: str) -> None:
-    assert directory_of((name,), ("x",)).as_posix() == f"{shown}=x"
+    assert partition_directory((name,), ("x",)).as_posix() == f"{shown}=x"
 
 
 def test_a_partition_has_a_name_that_a_directory_may_have() -> None:
-    assert len(directory_of(("p",), ("x" * 253,)).name) == 255
+    assert len(partition_directory(("p",), ("x" * 253,)).name) == 255
     with pytest.raises(TableUnfit, match="a value of 254 characters"):
-        directory_of(("p",), ("x" * 254,))
+        partition_directory(("p",), ("x" * 254,))
 
 
 def test_rows_without_columns_are_partitioned_by_nothing() -> None:
@@ -270,17 +269,17 @@ TABLE = pa.schema([("id", pa.int64()), ("note", pa.string())])
 @pytest.mark.parametrize(
     ("batches", "fitting", "schema"),
     [
-        ([], Fitting(None), None),
-        ([], Fitting(TABLE), TABLE),
-        ([pa.schema([("id", pa.uint8())])], Fitting(None), pa.schema([("id", pa.int16())])),
-        ([pa.schema([])], Fitting(None), None),
-        ([pa.schema([])], Fitting(TABLE, required=("id",)), TABLE),
-        ([pa.schema([("id", pa.string()), ("new", pa.int8())])], Fitting(TABLE), TABLE),
-        ([pa.schema([("new", pa.int8())])], Fitting(TABLE, "evolve", required=("id",)), TABLE),
+        ([], RowFitter(None), None),
+        ([], RowFitter(TABLE), TABLE),
+        ([pa.schema([("id", pa.uint8())])], RowFitter(None), pa.schema([("id", pa.int16())])),
+        ([pa.schema([])], RowFitter(None), None),
+        ([pa.schema([])], RowFitter(TABLE, required=("id",)), TABLE),
+        ([pa.schema([("id", pa.string()), ("new", pa.int8())])], RowFitter(TABLE), TABLE),
+        ([pa.schema([("new", pa.int8())])], RowFitter(TABLE, "evolve", required=("id",)), TABLE),
     ],
 )
 def test_no_rows_give_no_file_and_are_refused_by_nothing(
-    tmp_path: Path, batches: list[pa.Schema], fitting: Fitting, schema: Any
+    tmp_path: Path, batches: list[pa.Schema], fitting: RowFitter, schema: Any
 ) -> None:
     staged = written(tmp_path, [pa.RecordBatch.from_pylist([], schema=one) for one in batches], fitting)
     assert (staged.files, staged.schema, found(tmp_path)) == ((), schema, [])
@@ -298,14 +297,14 @@ def test_batches_may_differ_as_long_as_they_are_written_alike(tmp_path: Path) ->
         pa.record_batch({"id": pa.array([1], pa.int8()), "note": pa.nulls(1)}),
         pa.record_batch({"note": ["a"], "id": pa.array([2], pa.int64())}),
     ]
-    staged = written(tmp_path, batches, Fitting(TABLE))
+    staged = written(tmp_path, batches, RowFitter(TABLE))
     assert pq.read_table(tmp_path / staged.files[0].path).to_pydict() == {"id": [1, 2], "note": [None, "a"]}
 
 
 def test_columns_that_come_in_the_middle_are_refused_and_nothing_is_left(tmp_path: Path) -> None:
     batches = [pa.record_batch({"id": [1] * 3_000}), pa.record_batch({"id": [1], "new": [1]})]
     with pytest.raises(TableUnfit, match="new") as refused:
-        written(tmp_path, batches, Fitting(pa.schema([("id", pa.int64())]), "evolve"))
+        written(tmp_path, batches, RowFitter(pa.schema([("id", pa.int64())]), "evolve"))
     assert refused.value.fields["column"] == "new"
     assert found(tmp_path) == []
 
@@ -314,16 +313,16 @@ def test_parts_of_a_cell_may_bring_columns_and_fields_that_others_lack(tmp_path:
     table = pa.schema([("id", pa.int64()), ("s", pa.struct([("x", pa.int64())]))])
     DeltaTable.create(str(tmp_path), Schema.from_arrow(table))
     parts = [
-        written(tmp_path, [pa.RecordBatch.from_pylist([rows])], Fitting(table, "evolve"), name=name)
+        written(tmp_path, [pa.RecordBatch.from_pylist([rows])], RowFitter(table, "evolve"), name=name)
         for name, rows in (
             ("a", {"id": 1, "s": {"x": 1}}),
             ("b", {"id": 2, "s": {"y": [2]}}),
             ("c", {"id": 3, "new": "n"}),
         )
     ]
-    schema = united([part.schema for part in parts if part.schema is not None])
+    schema = union_schema([part.schema for part in parts if part.schema is not None])
     DeltaTable(str(tmp_path)).alter.add_columns(Schema.from_arrow(schema).fields)
-    back = committed(tmp_path, Staged(tuple(file for part in parts for file in part.files), schema))
+    back = committed(tmp_path, StagedRows(tuple(file for part in parts for file in part.files), schema))
     assert plain(back) == [
         {"id": 1, "s": {"x": 1, "y": None}, "new": None},
         {"id": 2, "s": {"x": None, "y": [2]}, "new": None},
@@ -411,7 +410,7 @@ def test_a_place_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
 def test_rows_that_fail_by_their_values_leave_nothing(tmp_path: Path) -> None:
     batches = [pa.record_batch({"id": [1] * 2_000}), pa.record_batch({"id": pa.array([None], pa.int64())})]
     with pytest.raises(TableUnfit, match="id is null"):
-        written(tmp_path, batches, Fitting(pa.schema([pa.field("id", pa.int64(), nullable=False)])))
+        written(tmp_path, batches, RowFitter(pa.schema([pa.field("id", pa.int64(), nullable=False)])))
     assert found(tmp_path) == []
 
 

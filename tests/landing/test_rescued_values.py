@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from floodmark.errors import TableUnfit
-from floodmark.landing._rescue import rescued_texts
+from floodmark.ingest.landing.fitting import rescued_texts
 
 NOON = datetime(2026, 1, 1, 12, 0, 0, 1, tzinfo=UTC)
 

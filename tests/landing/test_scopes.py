@@ -14,8 +14,8 @@ import pytest
 from floodmark.delta import StagedFile
 from floodmark.errors import KeyMissing, OutOfScope, TableUnfit
 from floodmark.ingest import Range
-from floodmark.landing import Destination, KeptRows, LiveFile, Scope, written
-from floodmark.landing._live import live_files, may_be_within, may_meet
+from floodmark.ingest.landing.parquet import KeptRows, write_rows
+from floodmark.ingest.landing.tasks import Destination, LiveFile, Scope, live_files, may_overlap_bounds, may_share_keys
 
 DAY = 86_400_000_000
 MOMENT = pa.timestamp("us", "UTC")
@@ -257,7 +257,7 @@ def staged(low: Any, high: Any) -> StagedFile:
 )
 def test_files_without_a_key_of_new_rows_are_not_merged(new: list[StagedFile], told: list[int]) -> None:
     files = known(**{"min.id": [1, 1, 6, 7, None, None, 5], "max.id": [4, 5, 9, 9, None, 4, None]})
-    assert may_meet(files, new, ["id", "other"]).to_pylist() == [bool(one) for one in told]
+    assert may_share_keys(files, new, ["id", "other"]).to_pylist() == [bool(one) for one in told]
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ def test_files_without_a_key_of_new_rows_are_not_merged(new: list[StagedFile], t
 )
 def test_files_with_other_values_or_in_other_partitions_are_passed_over(bounds: Any, told: list[int]) -> None:
     files = known(**{"min.id": [1, 6, 7], "max.id": [5, 9, 9], "partition.shop": ["a", "c", None]})
-    assert may_be_within(files, bounds).to_pylist() == [bool(one) for one in told]
+    assert may_overlap_bounds(files, bounds).to_pylist() == [bool(one) for one in told]
 
 
 def destination(table: Path, **more: Any) -> Destination:
@@ -282,17 +282,17 @@ def destination(table: Path, **more: Any) -> Destination:
 def test_each_row_that_is_merged_has_its_keys(tmp_path: Path) -> None:
     rows = pa.table({"id": pa.array([1, None], pa.int64())}).to_batches()
     with pytest.raises(KeyMissing) as missing:
-        written(iter(rows), destination(tmp_path, keys=("id",)), "new")
+        write_rows(iter(rows), destination(tmp_path, keys=("id",)), "new")
     assert missing.value.fields["column"] == "id"
     given = replace(destination(tmp_path, keys=("shop", "id")), constants={"shop": "north"})
-    assert written(iter([rows[0].slice(0, 1)]), given, "new").rows == 1, "one of the unit is added"
+    assert write_rows(iter([rows[0].slice(0, 1)]), given, "new").rows == 1, "one of the unit is added"
 
 
 def test_rows_without_the_column_of_the_range_are_refused_unless_there_are_none(tmp_path: Path) -> None:
     (batch,) = pa.table({"id": pa.array([1], pa.int64())}).to_batches()
     with pytest.raises(TableUnfit, match="The rows have no column at"):
-        written(iter([batch]), destination(tmp_path, scope=scope()), "new")
-    assert written(iter([batch.slice(0, 0)]), destination(tmp_path, scope=scope()), "new").rows == 0
+        write_rows(iter([batch]), destination(tmp_path, scope=scope()), "new")
+    assert write_rows(iter([batch.slice(0, 0)]), destination(tmp_path, scope=scope()), "new").rows == 0
 
 
 def test_a_file_of_which_nothing_is_kept_still_has_its_columns(tmp_path: Path) -> None:

@@ -22,9 +22,8 @@ from floodmark.errors import (
     StreamSealed,
     StreamUnfit,
 )
-from floodmark.ingest import Ingestion, Landing, Range, RestSource, Row, Unit
-from floodmark.landing import StreamLanding
-from floodmark.landing._stream_landing import (
+from floodmark.ingest import Ingestion, Landing, PlannedRange, Range, RestSource, Unit
+from floodmark.ingest.landing.stream import (
     BEFORE_TIME,
     DECIDED,
     FAILPOINTS,
@@ -32,6 +31,7 @@ from floodmark.landing._stream_landing import (
     PREPARED,
     ROWS_WRITTEN,
     TIME_DECIDED,
+    StreamLanding,
 )
 from floodmark.streams import Controller, StreamHome, connect
 from floodmark.streams.local.tables import TRANSACTIONS
@@ -359,7 +359,7 @@ def test_whoever_still_has_the_job_takes_its_writer_again(one: StreamHome) -> No
 
 
 def test_a_cell_that_fails_in_the_middle_of_its_rows_leaves_none_of_them(one: StreamHome) -> None:
-    def broken(row: Row) -> Iterator[pa.RecordBatch]:
+    def broken(row: PlannedRange) -> Iterator[pa.RecordBatch]:
         yield from list(rows_of(row))[:1]
         raise ConnectionError("cut")
 
@@ -424,7 +424,7 @@ def test_a_stream_in_milliseconds_is_told_milliseconds(one: StreamHome) -> None:
 def test_a_merge_writes_the_newest_row_of_each_key_of_a_cell(one: StreamHome) -> None:
     at = pa.timestamp("us")
 
-    def twice(row: Row) -> Iterator[pa.RecordBatch]:
+    def twice(row: PlannedRange) -> Iterator[pa.RecordBatch]:
         lo = row.range.lo
         for ids, times in (([1, 2, 3], [5, 9, 7]), ([2, 1, 3], [8, 6, 7])):
             moments = pa.array([lo + time for time in times], at)
@@ -505,7 +505,7 @@ def test_what_does_not_fit_may_be_kept_aside(one: StreamHome) -> None:
     load(one, job_of(days=1, drift="rescue"))
     assert one.stream(NAME).settings.ddl == "id INT, at TIMESTAMP, _rescued STRING, shop STRING"
 
-    def more(row: Row) -> Iterator[pa.RecordBatch]:
+    def more(row: PlannedRange) -> Iterator[pa.RecordBatch]:
         return (batch.append_column("size", pa.array(range(batch.num_rows))) for batch in rows_of(row))
 
     assert load(one, job, Feeding(StreamLanding(one, job), more)).failed == 0

@@ -9,14 +9,20 @@ import pytest
 
 from floodmark.errors import EventInvalid
 from floodmark.ingest import Bound, Grid, Job, Range, TimeWatermark, Unit, UnitCoverage, UnitWatermark
-from floodmark.landing import _stream_rows
-from floodmark.landing._stream_form import StreamForm
-from floodmark.landing._stream_rows import StreamRows, keys_of, newest
-from floodmark.landing._stream_time import INSTANT, TimeColumn, settled_through
+from floodmark.ingest.landing import stream_rows as _stream_rows
+from floodmark.ingest.landing.stream_rows import (
+    INSTANT_TYPE,
+    StreamRequirements,
+    StreamRowFitter,
+    TimeColumn,
+    final_through,
+    newest_rows,
+    row_keys,
+)
 
 DAY = 86_400_000_000
 BERLIN = "Europe/Berlin"
-FORM = StreamForm("orders", "load", None, ("id",), "at")
+FORM = StreamRequirements("orders", "load", None, ("id",), "at")
 
 
 def wall(text: str) -> datetime:
@@ -41,7 +47,7 @@ def wall(text: str) -> datetime:
 )
 def test_a_time_of_any_kind_is_a_moment(column: TimeColumn, values: Any, moment: datetime) -> None:
     found = column.instants(values)
-    assert found.type == INSTANT
+    assert found.type == INSTANT_TYPE
     assert found.to_pylist() == [moment.replace(tzinfo=UTC)]
 
 
@@ -101,55 +107,55 @@ def test_time_is_told_up_to_where_nothing_is_missing_or_read_again(
     a: list[tuple[int, int]], b: list[tuple[int, int]], grace: int, through: int | None
 ) -> None:
     coverage = {key: UnitCoverage([Range(lo * DAY, hi * DAY) for lo, hi in ranges]) for key, ranges in ((A, a), (B, b))}
-    found = settled_through(job(grace=grace), coverage, 20 * DAY)
+    found = final_through(job(grace=grace), coverage, 20 * DAY)
     assert found == (None if through is None else through * DAY)
 
 
 def test_the_days_of_grace_are_those_of_the_calendar() -> None:
     # 2020-03-30 in Berlin begins at 22:00 in UTC, and the day before had 23 hours.
     end = int(datetime(2020, 3, 29, 22, tzinfo=UTC).timestamp()) * 1_000_000
-    found = settled_through(job(grace=1, zone=BERLIN, units=()), {"{}": UnitCoverage([Range(0, end)])}, end + DAY)
+    found = final_through(job(grace=1, zone=BERLIN, units=()), {"{}": UnitCoverage([Range(0, end)])}, end + DAY)
     assert found == end - 23 * 3_600_000_000
 
 
 def test_without_units_nobody_tells_any_time() -> None:
     nobody = Job("orders", "UTC", job().time, UnitWatermark("id", ()), target={"mode": "merge"})
-    assert settled_through(nobody, {}, 20 * DAY) is None
+    assert final_through(nobody, {}, 20 * DAY) is None
 
 
 @pytest.mark.parametrize("most", [3, 500_000])
 def test_the_newest_row_of_each_key_is_kept_the_later_of_equals_and_null_is_older_than_all(
     most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_stream_rows, "_REDUCED_FROM", most)
+    monkeypatch.setattr(_stream_rows, "_REDUCE_AT_ROWS", most)
     rows = [(1, 5), (2, 9), (3, None), (1, 4), (2, 9), (3, 1), (4, None), (4, None), (1, None)]
     batches = [
         pa.record_batch({"id": [key], "at": pa.array([at], pa.int64()), "place": [place]})
         for place, (key, at) in enumerate(rows)
     ]
-    kept = [row for batch in newest(iter(batches), FORM) for row in batch.to_pylist()]
+    kept = [row for batch in newest_rows(iter(batches), FORM) for row in batch.to_pylist()]
     assert [(row["id"], row["at"], row["place"]) for row in kept] == [(1, 5, 0), (2, 9, 4), (3, 1, 5), (4, None, 7)]
 
 
 def test_a_large_cell_is_reduced_as_it_comes_and_to_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_stream_rows, "_REDUCED_FROM", 100)
+    monkeypatch.setattr(_stream_rows, "_REDUCE_AT_ROWS", 100)
     sizes: list[int] = []
-    reduced = _stream_rows._reduced
+    reduced = _stream_rows._newest_of
 
-    def counted(rows: Any, form: StreamForm) -> Any:
+    def counted(rows: Any, form: StreamRequirements) -> Any:
         sizes.append(rows.num_rows)
         return reduced(rows, form)
 
-    monkeypatch.setattr(_stream_rows, "_reduced", counted)
+    monkeypatch.setattr(_stream_rows, "_newest_of", counted)
     batches = [pa.record_batch({"id": list(range(20)), "at": [turn] * 20}) for turn in range(100)]
-    kept = [row for batch in newest(iter(batches), FORM) for row in batch.to_pylist()]
+    kept = [row for batch in newest_rows(iter(batches), FORM) for row in batch.to_pylist()]
     assert sorted((row["id"], row["at"]) for row in kept) == [(number, 99) for number in range(20)]
     assert max(sizes) <= 140
 
 
 def test_a_row_without_its_key_is_refused() -> None:
     with pytest.raises(EventInvalid, match="no value in the column 'id'"):
-        list(newest([pa.record_batch({"id": pa.array([1, None]), "at": [1, 2]})], FORM))
+        list(newest_rows([pa.record_batch({"id": pa.array([1, None]), "at": [1, 2]})], FORM))
 
 
 @pytest.mark.parametrize(
@@ -163,7 +169,7 @@ def test_a_row_without_its_key_is_refused() -> None:
 )
 def test_the_key_of_a_row_is_its_column_or_several_as_json(keys: tuple[str, ...], found: list[Any] | None) -> None:
     rows = pa.record_batch({"id": [7, 8], "shop": ["Köln", None], "day": [date(2020, 1, 2), date(2020, 1, 3)]})
-    keyed = keys_of(rows, StreamForm("orders", "load", None, keys, None))
+    keyed = row_keys(rows, StreamRequirements("orders", "load", None, keys, None))
     assert (None if keyed is None else keyed.to_pylist()) == found
 
 
@@ -175,7 +181,7 @@ def test_a_field_of_the_unit_is_a_column_if_the_stream_has_it_and_the_rows_do_no
     value: Any, kind: Any, found: Any
 ) -> None:
     schema = pa.schema([("id", pa.int64()), ("at", pa.int64()), ("shop", kind)])
-    fit = StreamRows(FORM, schema, Unit.of({"shop": value, "other": 1}))
+    fit = StreamRowFitter(FORM, schema, Unit.of({"shop": value, "other": 1}))
     rows = pa.record_batch({"at": [1, 2], "id": pa.array([3, 4], pa.int16())})
     assert fit(rows).to_pylist() == [{"id": 3, "at": 1, "shop": found}, {"id": 4, "at": 2, "shop": found}]
 
@@ -183,7 +189,7 @@ def test_a_field_of_the_unit_is_a_column_if_the_stream_has_it_and_the_rows_do_no
 def test_a_field_of_the_unit_that_rows_have_is_theirs() -> None:
     schema = pa.schema([("id", pa.int64()), ("at", pa.int64()), ("shop", pa.string())])
     rows = pa.record_batch({"id": [3, 4], "at": [1, 2], "shop": ["north", None]})
-    fit = StreamRows(FORM, schema, Unit.of({"shop": "south"}))
+    fit = StreamRowFitter(FORM, schema, Unit.of({"shop": "south"}))
     assert [row["shop"] for row in fit(rows).to_pylist()] == ["north", None]
 
 

@@ -20,7 +20,7 @@ import table_landings
 from floodmark.control import Home
 from floodmark.errors import LandingOvertaken, LeaseLost
 from floodmark.ingest import Ingestion
-from floodmark.landing._table import BEGUN, COMMITTED, STAGED
+from floodmark.ingest.landing.table import BEGUN, COMMITTED, STAGED
 from floodmark.testing import ManualClock
 from table_landings import DAY, FIRST, Rows, days, land, landing_of, order, table_job, table_rows
 

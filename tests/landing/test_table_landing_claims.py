@@ -12,8 +12,7 @@ from floodmark.control import Home
 from floodmark.delta import DeltaCommits
 from floodmark.errors import FloodmarkError, LandingOvertaken, LeaseLost, TableConflict, TableFailed, TargetTaken
 from floodmark.ingest import Ingestion, Range, Run, Unit
-from floodmark.landing._claim import Claim, LandedCell, app_of, unrecorded
-from floodmark.landing._table import COMMITTED, STAGED
+from floodmark.ingest.landing.table import COMMITTED, STAGED, CommittedRange, TableClaim, app_id, unrecorded_ranges
 from floodmark.testing import ManualClock
 from table_landings import (
     COLUMNS,
@@ -282,9 +281,9 @@ class TestWhatWasLandedAndNotRecorded:
         noted.succeeded(noted.plan.rows[0])
         (attempt,) = Ingestion(home).attempts("orders", noted.number)
         attempt = replace(attempt, run=run, range=Range(*hours), state=state)
-        cell = LandedCell(2, attempt.unit, Range(0, 10), 1, "a")
-        assert (unrecorded([cell], [attempt]) == []) is is_known
-        assert unrecorded([replace(cell, unit=Unit.of({"shop": "x"}))], [attempt]) != []
+        cell = CommittedRange(2, attempt.unit, Range(0, 10), 1, "a")
+        assert (unrecorded_ranges([cell], [attempt]) == []) is is_known
+        assert unrecorded_ranges([replace(cell, unit=Unit.of({"shop": "x"}))], [attempt]) != []
 
 
 class TestLostAnswers:
@@ -329,7 +328,7 @@ class TestLostAnswers:
         assert numbers(path) == list(range(16))
 
 
-def claim_of(home: Home, path: Path, run: Run) -> Claim:
-    table = DeltaCommits.find(path, app_of(run.job.name))
+def claim_of(home: Home, path: Path, run: Run) -> TableClaim:
+    table = DeltaCommits.find(path, app_id(run.job.name))
     assert table is not None
-    return Claim(table, run, home.location)
+    return TableClaim(table, run, home.location)

@@ -14,9 +14,10 @@ from deltalake import DeltaTable, write_deltalake
 from floodmark.control import Home
 from floodmark.delta import DeltaCommits
 from floodmark.errors import FloodmarkError, TableConflict, TableFailed
-from floodmark.ingest import Ingestion, RestSource, Row, SqlSource
-from floodmark.landing import Destination, LiveFile, Merge, Merged, Scope, Staged, TableLanding, written
-from floodmark.landing._table import BEGUN, COMMITTED, STAGED
+from floodmark.ingest import Ingestion, PlannedRange, RestSource, SqlSource
+from floodmark.ingest.landing.parquet import write_rows
+from floodmark.ingest.landing.table import BEGUN, COMMITTED, STAGED, TableLanding
+from floodmark.ingest.landing.tasks import Destination, LiveFile, MergeRequest, MergeResult, Scope, StagedRows
 from floodmark.testing import ManualClock
 from table_landings import (
     COLUMNS,
@@ -63,7 +64,7 @@ class TestWhatOthersChange:
         source.asked.clear()
         keep = source.keep
 
-        def changed(files: Sequence[LiveFile], scope: Scope, to: Destination) -> Staged:
+        def changed(files: Sequence[LiveFile], scope: Scope, to: Destination) -> StagedRows:
             if not source.kept:
                 rewrite(path, more=pa.array(["more"] * 4))
             return keep(files, scope, to)
@@ -82,7 +83,7 @@ class TestWhatOthersChange:
         executor, run = begun(home, job, source)
         source.asked.clear()
 
-        def change(row: Row) -> None:
+        def change(row: PlannedRange) -> None:
             source.before_write = lambda row: None
             rewrite(path, id=pa.array(map(str, range(4))))
 
@@ -99,7 +100,7 @@ class TestWhatOthersChange:
         executor, run = begun(home, job, source)
         source.columns = SIZED
 
-        def other_cell(row: Row) -> None:
+        def other_cell(row: PlannedRange) -> None:
             source.before_write = lambda row: None
             source.columns = {**COLUMNS, "size": pa.int64()}
             executor.land(run, run.plan.rows[1])
@@ -114,7 +115,7 @@ class TestWhatOthersChange:
     def test_a_table_that_another_job_makes_meanwhile_is_its(self, home: Home, path: Path) -> None:
         source, others = Rows(orders("mine")), Rows(orders("theirs", 4))
 
-        def overtake(row: Row) -> None:
+        def overtake(row: PlannedRange) -> None:
             if not (path / "_delta_log").exists():
                 land(home, table_job(path, 1, name="other"), others)
 
@@ -126,7 +127,7 @@ class TestWhatOthersChange:
     def test_a_table_that_is_made_meanwhile_gets_no_columns_if_it_is_frozen(self, home: Home, path: Path) -> None:
         source, columns = Rows(orders()), ["id", "at"]
 
-        def make(row: Row) -> None:
+        def make(row: PlannedRange) -> None:
             if not (path / "_delta_log").exists():
                 DeltaTable.create(str(path), pa.schema([(name, COLUMNS[name]) for name in columns]))
 
@@ -186,8 +187,8 @@ class TestWhatIsReplaced:
         assert land(home, table_job(path, units=["north"]), source).is_whole
         assert table_rows(path, "SELECT id FROM t") == [(1,)]
 
-    @pytest.mark.parametrize("staged", [Staged(), Staged((), pa.schema([]))])
-    def test_no_table_is_made_of_nothing(self, home: Home, path: Path, staged: Staged) -> None:
+    @pytest.mark.parametrize("staged", [StagedRows(), StagedRows((), pa.schema([]))])
+    def test_no_table_is_made_of_nothing(self, home: Home, path: Path, staged: StagedRows) -> None:
         source = Rows()
         source.extract = lambda row, to: staged  # type: ignore[method-assign]
         assert land(home, table_job(path), source).is_whole
@@ -205,8 +206,8 @@ class TestWhatIsReplaced:
         source = Rows(orders())
         extract = source.extract
 
-        def twice(row: Row, to: Destination) -> Staged:
-            written(source.read(row), to, "in-vain")
+        def twice(row: PlannedRange, to: Destination) -> StagedRows:
+            write_rows(source.read(row), to, "in-vain")
             return extract(row, to)
 
         source.extract = twice  # type: ignore[method-assign]
@@ -217,7 +218,7 @@ class TestWhatIsReplaced:
     def test_nothing_is_left_of_a_cell_that_could_not_be_read_or_had_no_rows(self, home: Home, path: Path) -> None:
         source = Rows(orders("", 8))
 
-        def fail(row: Row) -> None:
+        def fail(row: PlannedRange) -> None:
             if row.range.lo == FIRST + DAY:
                 raise OSError("away")
 
@@ -244,7 +245,7 @@ class TestWhatIsReplaced:
         source = Rows(orders("", 4))
         land(home, table_job(path, 1, drift="evolve"), source)
         schema = pa.schema([*COLUMNS.items(), pa.field("size", pa.int32(), nullable=False)])
-        source.extract = lambda row, to: Staged((), schema)  # type: ignore[method-assign]
+        source.extract = lambda row, to: StagedRows((), schema)  # type: ignore[method-assign]
         assert land(home, table_job(path, drift="evolve"), source).is_whole
         assert table_rows(path, "SELECT id, size FROM t ORDER BY id") == [(n, None) for n in range(4)]
         assert pa.schema(DeltaTable(str(path)).schema()).field("size").nullable
@@ -267,7 +268,7 @@ class TestThreads:
         source = Rows(orders())
         seen: list[int] = []
 
-        def slow(row: Row) -> None:
+        def slow(row: PlannedRange) -> None:
             if not seen:
                 sleep(0.3)
                 seen.append(len(source.asked))
@@ -291,7 +292,7 @@ class TestThreads:
         other = Thread(target=executor.land, args=(run, run.plan.rows[1]))
         keep = source.keep
 
-        def keep_slowly(files: Sequence[LiveFile], scope: Scope, to: Destination) -> Staged:
+        def keep_slowly(files: Sequence[LiveFile], scope: Scope, to: Destination) -> StagedRows:
             if not source.kept:
                 other.start()
                 source.kept.append(0)
@@ -311,7 +312,7 @@ class TestThreads:
 class Merging(Rows):
     """Tasks that merge here."""
 
-    def merge(self, merge: Merge, to: Destination) -> Merged:
+    def merge(self, merge: MergeRequest, to: Destination) -> MergeResult:
         self.merges = [*getattr(self, "merges", []), merge]
         assert to.schema is not None
         newest: dict[Any, Any] = {}
@@ -321,7 +322,7 @@ class Merging(Rows):
                 if key not in newest or row[merge.newest_by] >= newest[key][merge.newest_by]:
                     newest[key] = row
         batch = pa.RecordBatch.from_pylist(list(newest.values()), to.schema)
-        return Merged(written(iter([batch]), to, "merged"), tuple(file.path for file in merge.live))
+        return MergeResult(write_rows(iter([batch]), to, "merged"), tuple(file.path for file in merge.live))
 
 
 def test_rows_are_merged_with_the_files_that_may_have_their_keys(home: Home, path: Path) -> None:
@@ -408,9 +409,9 @@ def test_a_cell_stands_for_what_its_source_and_target_say(
     asked: list[Destination] = []
 
     class Asked(Rows):
-        def extract(self, row: Row, to: Destination) -> Staged:
+        def extract(self, row: PlannedRange, to: Destination) -> StagedRows:
             asked.append(to)
-            return Staged()
+            return StagedRows()
 
     landing = TableLanding(home, job, Asked(), unit_columns={"shop": "store"}, zone="Asia/Tokyo")
     run = Ingestion(home).start(job, owner="here")

@@ -25,9 +25,9 @@ from floodmark.errors import (
     UnsupportedFrame,
     WatermarkMissing,
 )
-from floodmark.extract import ListedFile, list_files
-from floodmark.ingest import FilesSource, Range, Row, Unit
-from floodmark.ingest._calendar import moment, wall, zone_of
+from floodmark.ingest import FilesSource, PlannedRange, Range, Unit
+from floodmark.ingest.calendar.clock import micros_to_wall, wall_to_micros, zone_of
+from floodmark.ingest.extract.files import ListedFile, list_files
 from floodmark.spark.ingest.files import read_files, reading_error
 
 ALL = Unit.of({})
@@ -44,11 +44,11 @@ def drops(tmp_path: Path) -> Path:
 
 
 def at(text: str, fold: int = 0) -> int:
-    return moment(datetime.fromisoformat(text).replace(fold=fold), zone_of(BERLIN))
+    return wall_to_micros(datetime.fromisoformat(text).replace(fold=fold), zone_of(BERLIN))
 
 
-def row_of(lo: int = 0, hi: int = 1) -> Row:
-    return Row(ALL, Range(lo, hi), Range(lo, hi), "new", ("new",))
+def row_of(lo: int = 0, hi: int = 1) -> PlannedRange:
+    return PlannedRange(ALL, Range(lo, hi), Range(lo, hi), "new", ("new",))
 
 
 def listed(source: FilesSource) -> tuple[ListedFile, ...]:
@@ -59,7 +59,7 @@ def source_of(drops: Path, kind: str = "csv", **more: Any) -> FilesSource:
     return FilesSource(paths=(str(drops),), format=kind, **more)
 
 
-def frame_of(spark: SparkSession, source: FilesSource, row: Row | None = None) -> DataFrame:
+def frame_of(spark: SparkSession, source: FilesSource, row: PlannedRange | None = None) -> DataFrame:
     frame = read_files(spark, source, listed(source), row or row_of(), BERLIN)
     assert frame is not None
     return frame
@@ -69,7 +69,7 @@ def rows_of(frame: DataFrame, *columns: str) -> list[tuple[Any, ...]]:
     return sorted(tuple(row) for row in frame.select(*columns).collect())
 
 
-def refused(spark: SparkSession, source: FilesSource, row: Row | None = None) -> FloodmarkError:
+def refused(spark: SparkSession, source: FilesSource, row: PlannedRange | None = None) -> FloodmarkError:
     """Read what cannot be read, and return what is said of it: at once, or when the rows are asked for."""
     files = listed(source)
     try:
@@ -476,7 +476,9 @@ def test_a_row_without_a_time_fails_the_cell_whatever_its_range(
 
 
 def test_long_ranges_with_many_changes_of_the_clock_are_read(spark: SparkSession, drops: Path) -> None:
-    walls = [wall(at("1990-01-01") + number * 1_000_000_000_000_000, zone_of(BERLIN)) for number in range(-1, 35)]
+    walls = [
+        micros_to_wall(at("1990-01-01") + number * 1_000_000_000_000_000, zone_of(BERLIN)) for number in range(-1, 35)
+    ]
     pq.write_table(pa.table({"at": pa.array(walls, pa.timestamp("us")), "id": range(36)}), drops / "a")
     source = source_of(drops, "parquet", time="column", column="at")
     frame = frame_of(spark, source, row_of(at("1990-01-01"), at("2020-01-01")))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import ingest_driver
-from floodmark.landing._table import COMMITTED, STAGED
+from floodmark.ingest.landing.table import COMMITTED, STAGED
 from ingest_shop import SQLITE, fill_sqlite, in_sqlite, job_file, landed, orders
 
 

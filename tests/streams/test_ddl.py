@@ -3,8 +3,8 @@
 import pyarrow as pa
 import pytest
 
+from floodmark._util.ddl import parse_ddl, write_ddl
 from floodmark.errors import SchemaInvalid
-from floodmark.streams.ddl import parse_ddl, write_ddl
 
 READ = {
     "a INT": pa.schema([("a", pa.int32())]),

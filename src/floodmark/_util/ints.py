@@ -1,29 +1,24 @@
-"""Times, counts and sequence numbers are int64: the checks of single values and of columns."""
+"""Times, counts and sequence numbers are int64: the checks of single values."""
 
 from operator import index
 from typing import Final
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
-
-from floodmark.errors import BatchInvalid, NotInt64, NumberOutOfRange, ReservedTime
+from floodmark.errors import NotInt64, NumberOutOfRange, ReservedTime
 
 INT64_MIN: Final = -(2**63)
 INT64_MAX: Final = 2**63 - 1
-
-Int64Array = NDArray[np.int64]
 
 
 def check_int64(value: object, what: str) -> int:
     """Return `value` as an int, or refuse it.
 
-    >>> check_int64(np.int64(7), "time")
+    >>> check_int64(7, "time")
     7
     >>> check_int64(2**63, "time")
     Traceback (most recent call last):
     floodmark.errors.NotInt64: The time is 9223372036854775808. It must be ... [not-int64]
     """
-    if not isinstance(value, bool | np.bool_):
+    if not isinstance(value, bool):
         try:
             number = index(value)  # type: ignore[arg-type]
         except TypeError:
@@ -60,47 +55,6 @@ def check_watermark(value: object, what: str = "watermark") -> int:
 def check_now(now: object) -> int | None:
     """Return what time the caller says it is, if it does."""
     return None if now is None else check_int64(now, "now")
-
-
-def int64_column(values: ArrayLike, what: str, length: int | None = None) -> Int64Array:
-    """Return `values` (numpy, Arrow or a list) as one int64 column of `length`, or refuse it.
-
-    >>> int64_column([1, 2], "sequence")
-    array([1, 2])
-    """
-    column = np.asarray(values)
-    if column.size == 0 and column.ndim == 1:
-        column = column.astype(np.int64)
-    if column.ndim != 1 or (length is not None and len(column) != length):
-        raise BatchInvalid(
-            f"The column {what!r} has shape {column.shape}.",
-            rule="All columns of a batch are one-dimensional and of one length.",
-            remedy="Pass one value a row.",
-            column=what,
-            shape=column.shape,
-        )
-    if column.dtype.kind not in "iu" or (column.dtype == np.uint64 and column.max(initial=0) > INT64_MAX):
-        raise NotInt64(
-            f"The column {what!r} is of type {column.dtype}.",
-            rule="It must hold whole numbers that fit in 64 bits with a sign, and no nulls.",
-            remedy="Convert it first, for example to microseconds since the epoch.",
-            what=what,
-            value=str(column.dtype),
-        )
-    return column.astype(np.int64, copy=False)
-
-
-def watermark_column(values: ArrayLike, what: str = "watermark", length: int | None = None) -> Int64Array:
-    """Return `values` as a column of watermarks, or refuse it.
-
-    >>> watermark_column([1, 2**63 - 1])
-    Traceback (most recent call last):
-    floodmark.errors.ReservedTime: The watermark is int64 MAX. ... [reserved-time]
-    """
-    column = int64_column(values, what, length)
-    if column.max(initial=INT64_MIN) == INT64_MAX:
-        check_watermark(INT64_MAX, what)
-    return column
 
 
 def check_number(what: str, value: object, least: int = 0) -> int:

@@ -14,8 +14,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike
 
-from floodmark._util.ints import Int64Array, check_int64, check_watermark, int64_column
+from floodmark._util.ints import check_int64, check_watermark
 from floodmark.errors import BindingInvalid, InvalidValue, OffsetNotBound, TimestampNotValid
+from floodmark.progress.columns import Int64Array, int64_column
 
 _MAX_TEXT_LENGTH: Final = 500
 

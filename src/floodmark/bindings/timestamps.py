@@ -11,9 +11,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike
 
-from floodmark._util.ints import Int64Array, check_int64
+from floodmark._util.ints import check_int64
 from floodmark.bindings.history import BindingHistory, check_ends
 from floodmark.errors import BindingInvalid, ClockJumped
+from floodmark.progress.columns import Int64Array
 
 MAX_CLOCK_LEAD: Final = 3_600_000_000
 """How far ahead a clock may be before another one must agree with it."""

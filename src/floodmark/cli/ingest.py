@@ -108,7 +108,7 @@ def _plan(arguments: argparse.Namespace, now: int) -> None:
 def _run(arguments: argparse.Namespace, now: int) -> None:
     from floodmark.cli.ingest_text import actor
     from floodmark.ingest import Ingestion, run_job, with_units
-    from floodmark.ingest._running import check_runnable
+    from floodmark.ingest.ingestion import check_runnable
     from floodmark.streams import connect
 
     file = _load_job(arguments)

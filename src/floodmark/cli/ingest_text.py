@@ -20,21 +20,21 @@ from floodmark.errors import InvalidOption, UnknownUnit
 from floodmark.ingest import (
     Attempt,
     Bound,
-    Event,
     Gap,
     Job,
-    Outcome,
+    JobEvent,
     Plan,
+    PlannedRange,
     Range,
-    Row,
+    RangeOutcome,
     Run,
     RunInfo,
     RunResult,
     Status,
-    Typical,
+    TypicalCell,
     Unit,
 )
-from floodmark.ingest._calendar import moment, shown, wall, zone_of
+from floodmark.ingest.calendar.clock import format_moment, micros_to_wall, wall_to_micros, zone_of
 
 
 def parse_moment(text: str, zone: str, now: int, option: str) -> int:
@@ -135,7 +135,7 @@ def as_json(value: Any) -> Any:
     return value
 
 
-def plan_as_json(plan: Plan, typical: Typical | None) -> dict[str, Any]:
+def plan_as_json(plan: Plan, typical: TypicalCell | None) -> dict[str, Any]:
     """Return a plan as JSON has it, with its estimate."""
     listed = ("rows", "held", "quarantined")
     return {
@@ -155,7 +155,7 @@ def status_as_json(status: Status, grace: int | None) -> dict[str, Any]:
     return {**told, "plan": {**totals, "retired": list(plan.retired)}, "recommended_grace_days": grace}
 
 
-def estimate_work(plan: Plan, typical: Typical | None) -> dict[str, float] | None:
+def estimate_work(plan: Plan, typical: TypicalCell | None) -> dict[str, float] | None:
     """Return about how many rows, and how many microseconds of work, a plan means; None if nothing like it was read.
 
     Both are averages of the rows of earlier plans, times the rows of this one.
@@ -167,7 +167,7 @@ def estimate_work(plan: Plan, typical: Typical | None) -> dict[str, float] | Non
     return {"of": typical.cells, **{name: one * many for name, one in known.items() if one is not None}}
 
 
-def show_plan(job: Job, plan: Plan, typical: Typical | None, most: int) -> None:
+def show_plan(job: Job, plan: Plan, typical: TypicalCell | None, most: int) -> None:
     """Print what a run would read: the totals, and the first rows."""
     console = make_console()
     console.print(Text.assemble((printable(job.name), "bold"), f": {_due_text(plan)}"), soft_wrap=True)
@@ -261,7 +261,7 @@ def show_attempts(name: str, zone: str, attempts: Sequence[Attempt], now: int) -
     console.print(table)
 
 
-def show_events(name: str, zone: str, events: Sequence[Event], now: int) -> None:
+def show_events(name: str, zone: str, events: Sequence[JobEvent], now: int) -> None:
     """Print what people, and changes of the job, did."""
     console = make_console()
     if not events:
@@ -285,7 +285,7 @@ def show_result(result: RunResult) -> None:
 
 
 @contextmanager
-def progress_bar(name: str) -> Iterator[Callable[[Run, Outcome], None]]:
+def progress_bar(name: str) -> Iterator[Callable[[Run, RangeOutcome], None]]:
     """Show, on a terminal, how much of a plan is done, in what time, and how many rows were landed."""
     from rich.console import Console
     from rich.progress import (
@@ -309,7 +309,7 @@ def progress_bar(name: str) -> Iterator[Callable[[Run, Outcome], None]]:
         task = bar.add_task(printable(name), total=None, told="")
         rows = failed = 0
 
-        def on_row(run: Run, outcome: Outcome) -> None:
+        def on_row(run: Run, outcome: RangeOutcome) -> None:
             nonlocal rows, failed
             rows += outcome.rows or 0
             failed += outcome.error is not None
@@ -326,13 +326,13 @@ def as_wall_clock(at: int, zone: str) -> str:
     ('1970-01-01', '1970-01-01 00:00:00.000001', '2020-11-01 01:00:00-08:00')
     """
     where = zone_of(zone)
-    local = wall(at, where)
-    if moment(local.replace(fold=0), where) != moment(local.replace(fold=1), where):
-        return shown(at, where).replace("T", " ")
+    local = micros_to_wall(at, where)
+    if wall_to_micros(local.replace(fold=0), where) != wall_to_micros(local.replace(fold=1), where):
+        return format_moment(at, where).replace("T", " ")
     return local.isoformat(sep=" ").removesuffix(" 00:00:00")
 
 
-def _print_rows(job: Job, rows: Sequence[Row], most: int, *, why: bool = False) -> None:
+def _print_rows(job: Job, rows: Sequence[PlannedRange], most: int, *, why: bool = False) -> None:
     console = make_console()
     headings = ["unit", "cell", "reads from", "to", "reason", "failed"]
     table = make_table(*headings, "why") if why else make_table(*headings)
@@ -381,7 +381,7 @@ def _reach_text(job: Job, plan: Plan) -> str:
     return f"{as_wall_clock(plan.reach.lo, job.zone)} to {as_wall_clock(plan.reach.hi, job.zone)} ({job.zone})"
 
 
-def _estimate_text(plan: Plan, typical: Typical | None) -> str:
+def _estimate_text(plan: Plan, typical: TypicalCell | None) -> str:
     about = estimate_work(plan, typical)
     if about is None:
         return "none: nothing was read yet"

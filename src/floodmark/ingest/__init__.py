@@ -1,76 +1,66 @@
-"""Ingestion by watermark: what a job has to read, what it has read, and what is missing.
+"""Ingestion by watermark: what a job has to read, what it has read, what is missing; and how it is read and landed.
+
+Start with `job` (what a user writes), then `planning.plan` (what is due, and why), `ingestion` (`Ingestion` and
+`run_job`: a run from its plan to its end), `extract` (source -> Arrow) and `landing` (Arrow -> table or stream).
+Imports go one way: calendar <- job <- planning <- store <- run <- ingestion, and nothing of these imports `extract` or
+`landing`. `floodmark.spark` and `floodmark.cli` import this room.
 
 | name | is |
 |---|---|
 | `Job` | what is read, when, and where it goes |
 | `TimeWatermark`, `Bound`, `Grid` | from when to when, and how that is cut into cells |
-| `UnitWatermark`, `Unit` | what else is read cell by cell, such as ids |
+| `UnitWatermark`, `Unit`, `SecondaryInput` | what else is read cell by cell, such as ids, and where these come from |
 | `Limits` | how much a run may do |
-| `plan`, `Plan`, `Row` | what is to be read now, and why |
-| `UnitCoverage` | what is known of a unit: what was read, what has failed |
-| `Ingestion` | the jobs of a home: it keeps what is known, and starts runs |
-| `Run` | records what became of each row |
-| `complete_through` | the time before which nothing is missing |
+| `SqlSource`, `FilesSource`, `RestSource`, `Landing`, `Secret` | where rows come from and go; secrets are referred to |
 | `load_job`, `read_job`, `job_text` | a job from a file, TOML or properties of DIL, and as such a file |
-| `SecondaryInput`, `Secret` | where units come from, and what proves who asks |
-| `SqlSource`, `FilesSource`, `RestSource`, `Landing` | where rows come from, and where they go |
-| `run_job`, `Executor` | a run from its plan to its end, and who extracts and lands |
+| `plan`, `Plan`, `PlannedRange` | what is to be read now, and why |
+| `UnitCoverage`, `complete_through` | what was read of a unit; the time before which nothing is missing |
+| `Ingestion` | the jobs of a home: their coverage, history and runs |
+| `run_job`, `Executor`, `Run` | a run from its plan to its end, what extracts and lands, what records each outcome |
 
 A cell is a period of the grid x a unit. All times are microseconds since the epoch, all ranges half-open.
 """
 
-from floodmark.ingest._bound import Bound
-from floodmark.ingest._coverage import Coverage, Failure, Success, UnitCoverage
-from floodmark.ingest._executor import Executor, Landed
-from floodmark.ingest._frozen import Frozen
-from floodmark.ingest._grid import Cells, Grid, Part
-from floodmark.ingest._ingestion import Ingestion
-from floodmark.ingest._job import Job, Limits, TimeWatermark
-from floodmark.ingest._job_file import JobFile, load_job, read_job
-from floodmark.ingest._job_text import job_text
-from floodmark.ingest._plan import Expired, Plan, complete_through, largest_end, plan, recommended_grace
-from floodmark.ingest._properties import read_properties_job
-from floodmark.ingest._ranges import Range
-from floodmark.ingest._records import Attempt, Event, Gap, JobInfo, RunInfo, Status, Typical
-from floodmark.ingest._rest_spec import Auth, Pagination, RestSource
-from floodmark.ingest._row import Reason, Row
-from floodmark.ingest._run import Outcome, Run
-from floodmark.ingest._running import RunResult, run_job
-from floodmark.ingest._secrets import Secret
-from floodmark.ingest._source_spec import FilesSource, SqlSource
-from floodmark.ingest._target_spec import Landing
-from floodmark.ingest._unit import Unit, UnitWatermark
-from floodmark.ingest._units import SecondaryInput, listed_units, read_units, with_units
+from floodmark.ingest.calendar.bound import Bound
+from floodmark.ingest.calendar.grid import Grid
+from floodmark.ingest.calendar.ranges import Range
+from floodmark.ingest.ingestion import Ingestion, RunResult, run_job
+from floodmark.ingest.job.job import Job, Landing, Limits, TimeWatermark
+from floodmark.ingest.job.options import Secret
+from floodmark.ingest.job.source import Auth, FilesSource, Pagination, RestSource, SqlSource
+from floodmark.ingest.job.unit import SecondaryInput, Unit, UnitWatermark
+from floodmark.ingest.jobfile.job_file import JobFile, job_text, load_job, read_job
+from floodmark.ingest.planning.coverage import Coverage, Gap, UnitCoverage, complete_through
+from floodmark.ingest.planning.plan import Expired, Plan, PlannedRange, Reason, plan
+from floodmark.ingest.run import Executor, LandingResult, RangeOutcome, Run
+from floodmark.ingest.secondary_input import with_units
+from floodmark.ingest.store.jobs import Attempt, JobEvent, JobInfo, RunInfo, Status, TypicalCell
 
 __all__ = [
     "Attempt",
     "Auth",
     "Bound",
-    "Cells",
     "Coverage",
-    "Event",
     "Executor",
     "Expired",
-    "Failure",
     "FilesSource",
-    "Frozen",
     "Gap",
     "Grid",
     "Ingestion",
     "Job",
+    "JobEvent",
     "JobFile",
     "JobInfo",
-    "Landed",
     "Landing",
+    "LandingResult",
     "Limits",
-    "Outcome",
     "Pagination",
-    "Part",
     "Plan",
+    "PlannedRange",
     "Range",
+    "RangeOutcome",
     "Reason",
     "RestSource",
-    "Row",
     "Run",
     "RunInfo",
     "RunResult",
@@ -78,22 +68,16 @@ __all__ = [
     "Secret",
     "SqlSource",
     "Status",
-    "Success",
     "TimeWatermark",
-    "Typical",
+    "TypicalCell",
     "Unit",
     "UnitCoverage",
     "UnitWatermark",
     "complete_through",
     "job_text",
-    "largest_end",
-    "listed_units",
     "load_job",
     "plan",
     "read_job",
-    "read_properties_job",
-    "read_units",
-    "recommended_grace",
     "run_job",
     "with_units",
 ]

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from floodmark._util.codec import Snapshot, new_snapshot, open_snapshot
-from floodmark._util.ints import INT64_MAX, INT64_MIN, Int64Array, check_now, check_watermark, watermark_column
+from floodmark._util.ints import INT64_MAX, INT64_MIN, check_now, check_watermark
 from floodmark._util.names import Name
 from floodmark.errors import InvalidOption, WatermarkNotRising
 from floodmark.progress.coalescer_state import (
@@ -21,6 +21,7 @@ from floodmark.progress.coalescer_state import (
     Revived,
     since_or_none,
 )
+from floodmark.progress.columns import Int64Array, watermark_column
 from floodmark.progress.signals import IDLE, Signal, check_key
 
 NotRising = Literal["fail", "ignore"]

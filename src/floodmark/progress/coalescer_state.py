@@ -11,9 +11,10 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from floodmark._util.ints import INT64_MAX, INT64_MIN, Int64Array, check_int64, check_watermark
+from floodmark._util.ints import INT64_MAX, INT64_MIN, check_int64, check_watermark
 from floodmark._util.names import Name, check_new_name
 from floodmark.errors import BatchInvalid, InputFinished, InvalidOption, UnknownInput, UnknownKey
+from floodmark.progress.columns import Int64Array
 from floodmark.progress.signals import Watermark, check_key
 
 UNKNOWN_SINCE = INT64_MIN

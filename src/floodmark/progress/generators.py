@@ -7,8 +7,9 @@ any JSON value, so that keeping it, and going on from it after a restart, is nob
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from floodmark._util.ints import INT64_MIN, Int64Array, check_int64
+from floodmark._util.ints import INT64_MIN, check_int64
 from floodmark.errors import InvalidOption
+from floodmark.progress.columns import Int64Array
 
 GeneratorState = Any
 """A JSON value; None before the first row."""

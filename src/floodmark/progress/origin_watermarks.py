@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from floodmark._util.codec import Snapshot, new_snapshot, open_snapshot
-from floodmark._util.ints import INT64_MIN, Int64Array, check_int64, check_watermark, int64_column, watermark_column
+from floodmark._util.ints import INT64_MIN, check_int64, check_watermark
 from floodmark._util.names import Name
 from floodmark.errors import InvalidOption, UnknownKey
 from floodmark.progress.coalescer import Coalescer, Explanation
 from floodmark.progress.coalescer_state import Revived
+from floodmark.progress.columns import Int64Array, int64_column, watermark_column
 from floodmark.progress.generators import BatchGenerator, Generator, GeneratorState, check_duration
 from floodmark.progress.signals import IDLE, Signal, Watermark, check_key
 

@@ -24,6 +24,7 @@ from typing import Any, Final
 import pyarrow as pa
 from sqlalchemy import Connection, Row, and_, or_, select, update
 
+from floodmark._util.ddl import write_ddl
 from floodmark._util.times import micros_in_unit
 from floodmark.control import Home
 from floodmark.control.store.base import insert_if_absent
@@ -70,7 +71,6 @@ from floodmark.sinks.target import (
     timeout_error,
 )
 from floodmark.streams import Position, Stream, StreamHome, Transaction, TransactionalWriter
-from floodmark.streams.ddl import write_ddl
 from floodmark.streams.definition import check_not_sealed
 from floodmark.streams.layout.positions import furthest
 from floodmark.streams.local.transactions import CommitMarks

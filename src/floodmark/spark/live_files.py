@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from floodmark.landing import LiveFile
+from floodmark.ingest.landing.tasks import LiveFile
 
 FILE_COLUMN: Final = "_floodmark_file"
 

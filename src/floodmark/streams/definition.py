@@ -10,10 +10,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from floodmark._util.ddl import parse_ddl, write_ddl
 from floodmark._util.text import did_you_mean
 from floodmark._util.times import Duration, check_unit, duration_micros
 from floodmark.errors import InvalidName, InvalidOption, InvalidValue, StreamSealed, UnknownColumn, UnknownKey
-from floodmark.streams.ddl import parse_ddl, write_ddl
 from floodmark.streams.layout.layout import Layout, stable_hash
 from floodmark.streams.marks.watermark import WatermarkRules
 

@@ -226,7 +226,7 @@ def _guess(name: object, schema: Any) -> str:
 
 
 def _unfit(fact: str, schema: Any, remedy: str) -> EventInvalid:
-    from floodmark.streams.ddl import write_ddl
+    from floodmark._util.ddl import write_ddl
 
     return EventInvalid(fact, rule=f"The schema is {write_ddl(schema)}.", remedy=remedy)
 

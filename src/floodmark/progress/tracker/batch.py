@@ -12,8 +12,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from floodmark._util.ints import INT64_MIN, Int64Array, check_int64, int64_column, watermark_column
+from floodmark._util.ints import INT64_MIN, check_int64
 from floodmark.errors import BatchInvalid, ChunkConflict, NumberOutOfRange
+from floodmark.progress.columns import Int64Array, int64_column, watermark_column
 from floodmark.progress.tracker.prefix import NO_WATERMARK, Prefix
 from floodmark.progress.tracker.sequences import OpenSequence, Run, run_index, runs_cover
 

@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from floodmark._util.ints import Int64Array, check_watermark
+from floodmark._util.ints import check_watermark
 from floodmark._util.names import Name, check_new_name
 from floodmark.errors import OriginClosed, UnknownOrigin
+from floodmark.progress.columns import Int64Array
 from floodmark.progress.tracker.prefix import NO_WATERMARK, Prefix, load_prefix, merge_prefix, save_prefix
 
 _TABLE_LIMIT = 1 << 16

@@ -45,12 +45,10 @@ from floodmark.errors import (
     UnsupportedFrame,
     WatermarkMissing,
 )
-from floodmark.extract import ListedFile, require_unchanged
-from floodmark.extract._files import FILE, check_options
-from floodmark.extract._files_walls import wall_spans
-from floodmark.ingest import FilesSource, Range, Row
-from floodmark.ingest._calendar import zone_of
-from floodmark.ingest._fit import FILE_TIME
+from floodmark.ingest import FilesSource, PlannedRange, Range
+from floodmark.ingest.calendar.clock import wall_spans, zone_of
+from floodmark.ingest.extract.files import FILE_COLUMN, ListedFile, check_reader_options, require_unchanged
+from floodmark.ingest.job.source import FILE_TIME_COLUMN
 from floodmark.spark.columns import column_of, require_field
 
 _PATTERNS: Final = re.compile(r"[{}\[\]*?\\]")
@@ -76,7 +74,7 @@ _WITHOUT_CHECKSUMS: Final = {
 
 
 def read_files(
-    spark: SparkSession, source: FilesSource, files: Sequence[ListedFile], row: Row, zone: str
+    spark: SparkSession, source: FilesSource, files: Sequence[ListedFile], row: PlannedRange, zone: str
 ) -> DataFrame | None:
     """Return the rows of a row of a plan, of exactly these files; `zone` counts where the source has none.
 
@@ -87,7 +85,7 @@ def read_files(
     Without files there are no rows; if nothing says which columns they would have, None is returned. What goes wrong
     when the rows are read is told by `reading_error`.
     """
-    check_options(source)
+    check_reader_options(source)
     require_unchanged(files)
     schema = _declared_schema(source)
     if schema is None and source.format in _TEXT_FORMATS:
@@ -189,7 +187,12 @@ def _escape_pattern(path: str) -> str:
 
 
 def _filter_by_time(
-    spark: SparkSession, source: FilesSource, files: Sequence[ListedFile], row: Row, zone: str, frame: DataFrame
+    spark: SparkSession,
+    source: FilesSource,
+    files: Sequence[ListedFile],
+    row: PlannedRange,
+    zone: str,
+    frame: DataFrame,
 ) -> DataFrame:
     """Return the rows whose own times are in the range."""
     assert source.column is not None
@@ -205,7 +208,7 @@ def _filter_by_time(
     frame = _add_file_columns(spark, frame, files, source)
     column = column_of(field.name)
     at = column_moments(field, column, row.range, zone_of(zone), pattern, exact=False)
-    frame = frame.filter(is_within(at, column, field.name, column_of(FILE), row.range))
+    frame = frame.filter(is_within(at, column, field.name, column_of(FILE_COLUMN), row.range))
     if not is_parsed:
         return frame
     return frame.withColumn(
@@ -217,7 +220,7 @@ def _add_file_columns(
     spark: SparkSession, frame: DataFrame, files: Sequence[ListedFile], source: FilesSource
 ) -> DataFrame:
     """Return the rows with their file, and with its time where it has one."""
-    added = [FILE] if source.time == "column" else [FILE, FILE_TIME]
+    added = [FILE_COLUMN] if source.time == "column" else [FILE_COLUMN, FILE_TIME_COLUMN]
     for name in frame.columns:
         if name.lower() in added:
             raise UnsupportedFrame(
@@ -227,25 +230,31 @@ def _add_file_columns(
                 column=name,
             )
     if not files:
-        known = {FILE: F.lit(None).cast("string"), FILE_TIME: F.lit(None).cast("timestamp")}
+        known = {FILE_COLUMN: F.lit(None).cast("string"), FILE_TIME_COLUMN: F.lit(None).cast("timestamp")}
         return frame.select("*", *(known[name].alias(name) for name in added))
     path = _file_path(frame)
     if source.time == "column":
-        return frame.select("*", path.alias(FILE))
+        return frame.select("*", path.alias(FILE_COLUMN))
     if len(files) == 1:
-        return frame.select("*", path.alias(FILE), F.timestamp_micros(F.lit(files[0].time)).alias(FILE_TIME))
-    times = pa.table({FILE_TIME: [file.time for file in files], "path": [file.path for file in files]})
-    joined = frame.select("*", path.alias(FILE)).join(
-        F.broadcast(spark.createDataFrame(times).toDF(FILE_TIME, "\0path")), F.col(FILE) == column_of("\0path"), "left"
+        return frame.select(
+            "*", path.alias(FILE_COLUMN), F.timestamp_micros(F.lit(files[0].time)).alias(FILE_TIME_COLUMN)
+        )
+    times = pa.table({FILE_TIME_COLUMN: [file.time for file in files], "path": [file.path for file in files]})
+    joined = frame.select("*", path.alias(FILE_COLUMN)).join(
+        F.broadcast(spark.createDataFrame(times).toDF(FILE_TIME_COLUMN, "\0path")),
+        F.col(FILE_COLUMN) == column_of("\0path"),
+        "left",
     )
     unknown = raise_in_spark(
         SourceFailed,
-        F.concat(column_of(FILE), F.lit(" was read and is not listed.")),
+        F.concat(column_of(FILE_COLUMN), F.lit(" was read and is not listed.")),
         "Exactly those files are read that were listed.",
         "Rename the file.",
     )
-    time = F.timestamp_micros(F.coalesce(column_of(FILE_TIME), unknown))
-    return joined.select(*(column_of(name) for name in frame.columns), column_of(FILE), time.alias(FILE_TIME))
+    time = F.timestamp_micros(F.coalesce(column_of(FILE_TIME_COLUMN), unknown))
+    return joined.select(
+        *(column_of(name) for name in frame.columns), column_of(FILE_COLUMN), time.alias(FILE_TIME_COLUMN)
+    )
 
 
 def _file_path(frame: DataFrame) -> Column:

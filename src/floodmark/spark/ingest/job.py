@@ -15,17 +15,16 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from floodmark.errors import FloodmarkError, InvalidOption, LeaseLost
-from floodmark.extract import FileManifest, Part, require_unchanged, rest_parts, sql_parts
 from floodmark.ingest import (
     FilesSource,
     Ingestion,
     Job,
-    Landed,
     Landing,
-    Outcome,
+    LandingResult,
+    PlannedRange,
     Range,
+    RangeOutcome,
     RestSource,
-    Row,
     Run,
     RunResult,
     SqlSource,
@@ -33,8 +32,15 @@ from floodmark.ingest import (
     run_job,
     with_units,
 )
-from floodmark.ingest._running import check_runnable
-from floodmark.landing import Destination, KeptRows, LiveFile, Merge, Merged, Scope, Staged, StreamLanding, TableLanding
+from floodmark.ingest.extract import InputSplit
+from floodmark.ingest.extract.files import FileManifest, require_unchanged
+from floodmark.ingest.extract.rest.split import rest_splits
+from floodmark.ingest.extract.sql.split import sql_splits
+from floodmark.ingest.ingestion import check_runnable
+from floodmark.ingest.landing.parquet import KeptRows
+from floodmark.ingest.landing.stream import StreamLanding
+from floodmark.ingest.landing.table import TableLanding
+from floodmark.ingest.landing.tasks import Destination, LiveFile, MergeRequest, MergeResult, Scope, StagedRows
 from floodmark.spark.ingest.files import read_files, reading_error
 from floodmark.spark.ingest.tasks import CellJobs, merge_rows, read_frame, read_parts, write_frame
 from floodmark.spark.sessions import session
@@ -48,7 +54,7 @@ def ingest_job(
     spark: SparkSession | None = None,
     workers: int = 8,
     owner: str | None = None,
-    on_row: Callable[[Run, Outcome], None] | None = None,
+    on_row: Callable[[Run, RangeOutcome], None] | None = None,
 ) -> RunResult:
     """Read what a job has due, and land it in its table or stream; return what became of it.
 
@@ -80,7 +86,7 @@ def _run_in_home(
     spark: SparkSession,
     owner: str,
     workers: int,
-    on_row: Callable[[Run, Outcome], None] | None,
+    on_row: Callable[[Run, RangeOutcome], None] | None,
 ) -> RunResult:
     with closing(SparkExecutor(home, job, spark, workers=workers)) as executor:
         return run_job(Ingestion(home.home), job, executor, owner=owner, workers=workers, on_row=on_row)
@@ -138,7 +144,7 @@ class SparkExecutor:
             # Each cell fails by it, and stays due.
             self._refused = error
 
-    def land(self, run: Run, row: Row) -> Landed:
+    def land(self, run: Run, row: PlannedRange) -> LandingResult:
         """Extract and land a row of the plan."""
         if self._refused is not None:
             raise self._refused
@@ -158,7 +164,7 @@ class SparkExecutor:
         if self._stream is not None:
             self._stream.close()
 
-    def extract(self, row: Row, to: Destination) -> Staged:
+    def extract(self, row: PlannedRange, to: Destination) -> StagedRows:
         """Read a row of the plan, and write it."""
         if isinstance(self._source, FilesSource):
             return self._extract_files(self._source, row, to)
@@ -166,37 +172,37 @@ class SparkExecutor:
         with self._connections.taken(len(parts)):
             return self._jobs.run(parts, to)
 
-    def keep(self, files: Sequence[LiveFile], scope: Scope, to: Destination) -> Staged:
+    def keep(self, files: Sequence[LiveFile], scope: Scope, to: Destination) -> StagedRows:
         """Write the rows of files anew that are not in a scope."""
         assert to.schema is not None
         return self._jobs.run([KeptRows(file, scope, to.schema) for file in files], to)
 
-    def merge(self, merge: Merge, to: Destination) -> Merged:
+    def merge(self, merge: MergeRequest, to: Destination) -> MergeResult:
         """Write the newest row of each key."""
         return merge_rows(self._spark, merge, to)
 
-    def _extract_files(self, source: FilesSource, row: Row, to: Destination) -> Staged:
+    def _extract_files(self, source: FilesSource, row: PlannedRange, to: Destination) -> StagedRows:
         assert self._files is not None
         files = self._files.of(row)
         frame = read_files(self._spark, source, files, row, self._job.zone)
         if frame is None:
-            return Staged()
+            return StagedRows()
         try:
             staged = write_frame(frame, to)
         except Exception as error:  # what a task meets is no exception of PySpark's
             raise reading_error(error, source, files) from error
         require_unchanged(files)
-        return staged if staged.schema is not None else Staged((), to_arrow_schema(frame.schema))
+        return staged if staged.schema is not None else StagedRows((), to_arrow_schema(frame.schema))
 
-    def _parts(self, row: Row) -> Sequence[Part]:
+    def _parts(self, row: PlannedRange) -> Sequence[InputSplit]:
         if isinstance(self._source, SqlSource):
             with_nulls = (row.unit.key, row.range) in self._with_nulls
-            return sql_parts(self._source, self._job.zone, row, with_nulls=with_nulls)
+            return sql_splits(self._source, self._job.zone, row, with_nulls=with_nulls)
         assert isinstance(self._source, RestSource)
-        return rest_parts(self._source, self._job.zone, row, share=self._share, schema=self._schema)
+        return rest_splits(self._source, self._job.zone, row, share=self._share, schema=self._schema)
 
     @contextmanager
-    def _read(self, row: Row) -> Iterator[Iterator[pa.RecordBatch]]:
+    def _read(self, row: PlannedRange) -> Iterator[Iterator[pa.RecordBatch]]:
         """Give the rows of a row of the plan, on the driver."""
         if not isinstance(self._source, FilesSource):
             parts = self._parts(row)

@@ -18,8 +18,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from floodmark.extract import Part
-from floodmark.landing import Destination, Merge, Merged, Staged, united, written
+from floodmark.ingest.extract import InputSplit
+from floodmark.ingest.landing.column_types import union_schema
+from floodmark.ingest.landing.parquet import write_rows
+from floodmark.ingest.landing.tasks import Destination, MergeRequest, MergeResult, StagedRows
 from floodmark.spark.columns import column_of
 from floodmark.spark.live_files import FILE_COLUMN, read_live_files
 from floodmark.spark.transfer import (
@@ -34,13 +36,13 @@ from floodmark.spark.transfer import (
 _MOST_PARTS: Final = 32
 """Of a job that cells share; one cell may have more."""
 
-PartToWrite = tuple[Part, Destination]
+PartToWrite = tuple[InputSplit, Destination]
 
 
 @dataclass(slots=True, eq=False)
 class _WaitingCell:
     pieces: list[PartToWrite]
-    staged: Staged | None = None
+    staged: StagedRows | None = None
     error: BaseException | None = None
 
     @property
@@ -64,10 +66,10 @@ class CellJobs:
         """Look how many tasks run at once."""
         self.tasks = _tasks_at_once(self.spark)
 
-    def run(self, parts: Sequence[Part], to: Destination) -> Staged:
+    def run(self, parts: Sequence[InputSplit], to: Destination) -> StagedRows:
         """Read parts, each in a task, and write their rows; return when all is written, or raise what went wrong."""
         if not parts:
-            return Staged()
+            return StagedRows()
         mine = _WaitingCell([(part, to) for part in parts])
         with self._changed:
             self._waiting.append(mine)
@@ -114,7 +116,7 @@ def _run_job(spark: SparkSession, at_once: int, group: list[_WaitingCell]) -> No
     # A task costs some 20 ms as well, so there are no more than can run at once.
     numbers = spark.range(0, len(pieces), 1, min(len(pieces), at_once))
     tasks = numbers.mapInArrow(partial(_write_parts, tuple(pieces)), RESULT_SCHEMA)
-    found: dict[int, tuple[Staged | None, Exception | None]] = {}
+    found: dict[int, tuple[StagedRows | None, Exception | None]] = {}
     for (result,) in tasks.collect():
         number, staged, error = pickle.loads(result)
         found[number] = staged, error
@@ -135,11 +137,11 @@ def _tasks_at_once(spark: SparkSession) -> int:
         return _MOST_PARTS
 
 
-def unite_staged(written: Iterable[Staged | None]) -> Staged:
+def unite_staged(written: Iterable[StagedRows | None]) -> StagedRows:
     """Return what several tasks have written for one cell."""
     done = [one for one in written if one is not None]
     schemas = [one.schema for one in done if one.schema is not None]
-    return Staged(tuple(file for one in done for file in one.files), united(schemas) if schemas else None)
+    return StagedRows(tuple(file for one in done for file in one.files), union_schema(schemas) if schemas else None)
 
 
 def _write_parts(pieces: Sequence[PartToWrite], numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -150,12 +152,12 @@ def _write_parts(pieces: Sequence[PartToWrite], numbers: Iterable[pa.RecordBatch
             yield result_row((number, staged, error))
 
 
-def _write_part(part: Part, to: Destination) -> Staged:
+def _write_part(part: InputSplit, to: Destination) -> StagedRows:
     # A task that is tried again writes other files.
-    return written(part.read(), to, token_hex(8))
+    return write_rows(part.read(), to, token_hex(8))
 
 
-def write_frame(frame: DataFrame, to: Destination) -> Staged:
+def write_frame(frame: DataFrame, to: Destination) -> StagedRows:
     """Write the rows of a DataFrame, each partition in a task."""
     done = []
     for (result,) in frame.mapInArrow(partial(_write_rows, to), RESULT_SCHEMA).collect():
@@ -166,17 +168,17 @@ def write_frame(frame: DataFrame, to: Destination) -> Staged:
     return unite_staged(done)
 
 
-def merge_rows(spark: SparkSession, merge: Merge, to: Destination) -> Merged:
+def merge_rows(spark: SparkSession, merge: MergeRequest, to: Destination) -> MergeResult:
     """Write the newest row of each key."""
     assert to.schema is not None
     found = compute_merge(spark, merge, to.schema)
     try:
-        return Merged(write_frame(found.rows, to), found.gone)
+        return MergeResult(write_frame(found.rows, to), found.gone)
     finally:
         found.over()
 
 
-def read_parts(spark: SparkSession, parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
+def read_parts(spark: SparkSession, parts: Sequence[InputSplit]) -> Iterator[pa.RecordBatch]:
     """Give the rows of parts on the driver; tasks read them, and a few batches are under way at a time."""
     numbers = spark.range(0, len(parts), 1, len(parts))
     yield from _receive_batches(numbers.mapInArrow(partial(_send_parts, tuple(parts)), RESULT_SCHEMA))
@@ -196,10 +198,10 @@ def _receive_batches(cells: DataFrame) -> Iterator[pa.RecordBatch]:
 
 
 def _write_rows(to: Destination, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield result_row(capture_error(lambda: written(iter(batches), to, token_hex(8))))
+    yield result_row(capture_error(lambda: write_rows(iter(batches), to, token_hex(8))))
 
 
-def _send_parts(parts: Sequence[Part], numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _send_parts(parts: Sequence[InputSplit], numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in numbers:
         for number in batch.column(0).to_pylist():
             yield from _send_batches(parts[number].read())
@@ -235,7 +237,7 @@ class MergedRows:
             frame.unpersist()
 
 
-def compute_merge(spark: SparkSession, merge: Merge, schema: pa.Schema) -> MergedRows:
+def compute_merge(spark: SparkSession, merge: MergeRequest, schema: pa.Schema) -> MergedRows:
     """Return what merging comes to. Of two rows that are equally new the one that was just read stays."""
     keys, newest_by, live = merge.keys, merge.newest_by, merge.live
     best = _newest_per_key(read_live_files(spark, merge.new, schema), keys, newest_by)

@@ -17,7 +17,7 @@ from pyspark.sql.types import DataType, DateType, IntegralType, StringType, Time
 
 from floodmark.delta import DeltaCommits
 from floodmark.errors import TableConflict, TableUnfit
-from floodmark.landing._live import LiveFile, live_files, may_be_within
+from floodmark.ingest.landing.tasks import LiveFile, live_files, may_overlap_bounds
 from floodmark.sinks.manifest.delta import DeltaManifestLog
 from floodmark.sinks.manifest.target import ManifestPart
 from floodmark.spark.columns import column_of
@@ -49,7 +49,7 @@ class Upsert:
         table = self._log.look()
         _check_nested_order(self._newest, table)
         files = table.files()
-        live = live_files(table.path, files.filter(may_be_within(files, self._bounds(told))))
+        live = live_files(table.path, files.filter(may_overlap_bounds(files, self._bounds(told))))
         try:
             touched = self._touched(live, table.arrow_schema)
             if not touched and not told[_PUT_COUNT]:

@@ -8,6 +8,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from floodmark._util.ddl import parse_ddl
 from floodmark._util.options import refuse_unknown_options, require_one_of
 from floodmark._util.text import did_you_mean
 from floodmark._util.times import duration_micros
@@ -19,7 +20,6 @@ from floodmark.kafka.codecs.avro import AvroDecoder, schema_of_avro
 from floodmark.kafka.codecs.json_decoder import JsonDecoder
 from floodmark.spark.source.bound_reader import IS_MARK, ROWS_PER_TASK
 from floodmark.spark.source.stream_settings import parse_count, parse_flag, parse_names
-from floodmark.streams.ddl import parse_ddl
 
 OnBadValue = Literal["fail", "null", "dead-letter"]
 ValueFormat = Literal["json", "avro"]

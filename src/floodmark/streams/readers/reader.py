@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final
 
+from floodmark._util.ticker import Ticker
 from floodmark._util.times import Duration, duration_micros
 from floodmark.errors import (
     FloodmarkError,
@@ -27,7 +28,6 @@ from floodmark.streams.layout.layout import Layout
 from floodmark.streams.layout.positions import Position
 from floodmark.streams.marks.windows import MovingWindow, StreamWindow, TimeWindow
 from floodmark.streams.ports import Backend, Chunk, EventLog
-from floodmark.streams.ticker import Ticker
 
 _SYNC_SECONDS: Final = 1.0
 """A reader reports at least so often."""

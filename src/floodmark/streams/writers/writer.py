@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
+from floodmark._util.ticker import TRANSIENT_ERRORS, Ticker
 from floodmark._util.times import Duration, Time, duration_micros, micros_in_unit, time_in_unit
 from floodmark.errors import (
     AutomaticTime,
@@ -21,7 +22,6 @@ from floodmark.streams.layout.layout import Key
 from floodmark.streams.layout.positions import Position, furthest
 from floodmark.streams.marks.writer_record import MarkOutcome
 from floodmark.streams.ports import Author, Backend, CommitResult, OpenedWriter, TransactionState
-from floodmark.streams.ticker import TRANSIENT_ERRORS, Ticker
 from floodmark.streams.writers.buffer import Buffer
 
 
