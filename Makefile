@@ -20,7 +20,7 @@ step = @if out=$$($(2) 2>&1); then echo "$(1): ok"; else echo "$(1): failed"; ec
 lock_fits = $(BIN)/uv pip install --offline --dry-run --python $(BIN)/python --group dev -r pyproject.toml 2>&1 \
 	| grep -q "no changes" || { echo "requirements.lock does not fit pyproject.toml; run: make lock"; false; }
 
-.PHONY: help setup demo test test-fast lint format bench chaos docs lock clean
+.PHONY: help setup demo test test-fast test-crash test-all lint format bench chaos docs lock clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -32,11 +32,17 @@ setup: $(JAVA_READY) ## Prepare everything: Python packages in .venv, and Java
 demo: $(JAVA_READY) ## Run the demo on a local Spark
 	@$(BIN)/python -m floodmark.demo
 
-test: $(JAVA_READY) ## Run all tests, in two processes (PROCESSES=0 for one)
-	@$(BIN)/pytest -q -n $(PROCESSES) --dist worksteal
+test: $(JAVA_READY) ## Run the tests: all but the crash tier, in two processes (PROCESSES=0 for one)
+	@$(BIN)/pytest -q -n $(PROCESSES) --dist worksteal -m "not crash"
 
-test-fast: $(PYTHON_READY) ## Run the tests that need no JVM
-	@$(BIN)/pytest -q -m "not spark"
+test-fast: $(PYTHON_READY) ## Run the tests that need no server and no JVM
+	@$(BIN)/pytest -q -n $(PROCESSES) --dist worksteal -m "not crash and not server and not spark"
+
+test-crash: $(JAVA_READY) ## Run the tests that kill processes
+	@$(BIN)/pytest -q -n $(PROCESSES) --dist worksteal -m crash
+
+test-all: $(JAVA_READY) ## Run every test on every backend, with all examples
+	@$(BIN)/pytest -q -n $(PROCESSES) --dist worksteal --full
 
 lint: $(PYTHON_READY) ## Check style, types, import directions and the lock
 	$(call step,style,$(BIN)/ruff check --quiet --output-format concise)
@@ -54,8 +60,8 @@ bench: $(JAVA_READY) ## Measure, and write bench/RESULTS.md
 	@$(BIN)/python bench/run.py
 
 chaos: $(JAVA_READY) ## Kill drivers, tasks and the broker of queries that write exactly once, for five minutes
-	@$(BIN)/python tests/spark/sink_rounds.py --seconds 90
-	@$(BIN)/python tests/spark/sink_rounds.py --seconds 90 --parallel
+	@PYTHONPATH=tests $(BIN)/python -m support.spark.sink_rounds --seconds 90
+	@PYTHONPATH=tests $(BIN)/python -m support.spark.sink_rounds --seconds 90 --parallel
 
 docs: $(PYTHON_READY) ## Build the documentation in build/docs
 	@$(BIN)/python tools/docs.py

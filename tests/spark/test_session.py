@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from floodmark.errors import InvalidOption
 from floodmark.spark import session
 from floodmark.spark import sessions as _session
-from spark_feed import SHORT_LIVED
+from support.spark.spark_feed import SHORT_LIVED
 
 
 def test_the_defaults_are_in_force(spark: SparkSession) -> None:

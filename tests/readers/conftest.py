@@ -1,3 +1,0 @@
-"""The fixtures of this folder."""
-
-from stream_fixtures import *  # noqa: F403 - pytest finds fixtures by their names

@@ -1,0 +1,153 @@
+"""Rows behind the watermark: dropped, counted, refused or kept apart."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from floodmark.control import Home, Queries, WatermarkSteps
+from floodmark.errors import InvalidOption, NoLateRows
+from floodmark.spark import late, with_watermark
+from support.spark.watermark_feed import BASE, Count, Counting, Orders, eventually
+
+SECOND = 1_000_000
+
+
+def watermarked(orders: Orders, home: Path, **options: Any) -> Any:
+    return with_watermark(orders.frame(), "t", per=["p"], operators="windows", home=home, **options)
+
+
+def feed_late_rows(orders: Orders, query: Counting) -> None:
+    """Bring the watermark to 31, then rows before, at and after it; then to 52."""
+    orders.add((1, "a"), (2, "b"))
+    orders.add((31, "a"), (35, "b"))
+    query.wait_for([(0, 2)])
+    orders.add((5, "a"), (30, "b"), (31, "b"), (9, "b"), (36, "a"))
+
+
+def statistics_of(query: Counting, home: Path) -> list[dict[str, Any]]:
+    assert query.query is not None
+    with Home.open_existing(home) as kept:
+        record = Queries(kept).find(str(query.query.id))
+        [(incarnation, _, _)] = record.incarnations
+        step = WatermarkSteps(kept).newest(incarnation)
+        assert step is not None
+        names = step.snapshot["names"]
+        told = [one.statistics for one in WatermarkSteps(kept).observations(incarnation)]
+    return [
+        {
+            key: {names.get(origin, origin): number for origin, number in one[key].items()}
+            for key in ("late_rows", "oldest_late")
+        }
+        for one in told
+        if one["late_rows"]
+    ]
+
+
+def test_late_rows_are_counted_exactly_by_origin_with_the_oldest(orders: Orders, counting: Count, home: Path) -> None:
+    query = counting(watermarked(orders, home, late="count"))
+    feed_late_rows(orders, query)
+    [told] = eventually(lambda: statistics_of(query, home), bool)
+    # b's row at exactly the watermark is on time, and its row at 30 is late though its window is open.
+    assert told == {
+        "late_rows": {"a": 1, "b": 2},
+        "oldest_late": {"a": (BASE + 5) * SECOND, "b": (BASE + 9) * SECOND},
+    }
+    orders.add((52, "a"), (60, "b"))
+    query.wait_for([(0, 2), (30, 5)])
+
+
+def test_a_late_row_makes_the_query_fail_if_it_is_told_so(orders: Orders, counting: Count, home: Path) -> None:
+    query = counting(watermarked(orders, home, late="fail"))
+    orders.add((1, "a"), (2, "b"))
+    orders.add((31, "a"), (35, "b"))
+    query.wait_for([(0, 2)])
+    orders.add((31, "a"))
+    query.wait_for([(0, 2)])
+    orders.add((30, "b"))
+    assert query.query is not None
+    with pytest.raises(Exception, match=r"\[late-row\] A row has 't' .*, the watermark is .*late='fail'"):
+        query.query.processAllAvailable()
+
+
+def test_late_rows_kept_apart_are_a_frame_with_their_watermark_and_lateness(
+    spark: SparkSession, orders: Orders, counting: Count, home: Path
+) -> None:
+    query = counting(watermarked(orders, home, late="route"))
+    orders.add((1, "a"), (2, "b"))
+    orders.add((31, "a"), (35, "b"))
+    query.wait_for([(0, 2)])
+    assert query.query is not None
+    none_yet = late(query.query)
+    assert (none_yet.columns, none_yet.count()) == (["t", "p", "_watermark", "_lateness"], 0)
+    orders.add((5, "a"), (30, "b"), (31, "b"), (9, "b"), (36, "a"))
+    orders.add((52, "a"), (60, "b"))
+    query.wait_for([(0, 2), (30, 4)])
+    rows = late(query.query).select((F.unix_seconds("t") - BASE).alias("t"), "p", "_watermark", "_lateness").collect()
+    assert sorted((row["t"], row["p"], row["_lateness"]) for row in rows) == [
+        (5, "a", timedelta(seconds=26)),
+        (9, "b", timedelta(seconds=22)),
+        (30, "b", timedelta(seconds=1)),
+    ]
+    assert {row["_watermark"].timestamp() for row in rows} == {BASE + 31}
+    assert late(str(query.query.id), home=home).count() == 3
+
+
+def test_a_restarted_query_judges_by_the_watermark_it_had(
+    spark: SparkSession, orders: Orders, counting: Count, home: Path
+) -> None:
+    first = counting(watermarked(orders, home, late="route"))
+    orders.add((1, "a"), (2, "b"))
+    orders.add((31, "a"), (35, "b"))
+    first.wait_for([(0, 2)])
+    first.stop()
+    orders.add((7, "a"), (40, "b"))
+    second = counting(watermarked(orders, home, late="route"))
+    second.wait_for([])
+    assert second.query is not None
+    [row] = late(second.query).select((F.unix_seconds("t") - BASE).alias("t")).collect()
+    assert row["t"] == 7
+
+
+def test_values_of_all_kinds_come_back_as_they_were(
+    spark: SparkSession, orders: Orders, counting: Count, home: Path
+) -> None:
+    frame = orders.frame().selectExpr(
+        "t", "p", "cast(1.10 as decimal(20, 4)) d", "double('NaN') n", "X'00FF' b", "array(1, null) a",
+        "map('k', struct(t as inner_t)) m", "timestamp_ntz'2026-01-02 03:04:05.678901' z",
+        "date'2026-01-02' `odd name`",
+    )  # fmt: skip
+    expected = frame.dtypes
+    query = counting(with_watermark(frame, "t", operators="windows", late="route", home=home))
+    orders.add((31, "a"))
+    orders.add((32, "a"))
+    orders.add((5, "a"))
+    assert query.query is not None
+    query.query.processAllAvailable()
+    rows = late(query.query)
+    assert rows.dtypes[:-2] == expected
+    [row] = rows.collect()
+    assert (str(row["d"]), row["n"] != row["n"], bytes(row["b"]), row["a"]) == ("1.1000", True, b"\x00\xff", [1, None])
+    assert row["m"]["k"]["inner_t"] == row["t"]
+    assert str(row["z"]) == "2026-01-02 03:04:05.678901"
+
+
+def test_a_query_that_keeps_no_late_rows_says_so(orders: Orders, counting: Count, home: Path) -> None:
+    query = counting(watermarked(orders, home))
+    orders.add((1, "a"))
+    assert query.query is not None
+    query.query.processAllAvailable()
+    query.stop()
+    with Home.open_existing(home) as kept:
+        eventually(Queries(kept).all, bool)
+    with pytest.raises(NoLateRows, match="no column"):
+        late(query.query, home=home)
+
+
+def test_a_misspelled_choice_is_refused_with_the_nearest_one(orders: Orders, home: Path) -> None:
+    with pytest.raises(InvalidOption, match=r"late is 'rout'\. .* Did you mean 'route'\?"):
+        watermarked(orders, home, late="rout")
+    assert not home.exists()

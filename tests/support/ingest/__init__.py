@@ -1,0 +1,1 @@
+"""Helpers of tests of ingestion: jobs, a REST server, landings."""

@@ -1,0 +1,1 @@
+"""Helpers of tests with a Kafka broker."""

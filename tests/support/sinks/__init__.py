@@ -1,0 +1,1 @@
+"""Helpers of tests of sinks, and the processes that they kill."""

@@ -1,0 +1,136 @@
+"""Claims about jobs: what is refused as soon as it is said, and what a job can be compared and kept by."""
+
+import pickle
+from dataclasses import FrozenInstanceError, replace
+from typing import Any
+
+import pytest
+
+from floodmark.errors import DuplicateUnit, InvalidValue, JobInvalid, ZoneUnknown
+from floodmark.ingest import Job, Limits, Range, Unit, UnitCoverage, UnitWatermark
+from floodmark.ingest.job.options import Frozen
+from floodmark.ingest.planning.coverage import coverage_before_edit, undo_edit
+from support.ingest.ingest_jobs import LA, job_of
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"mode": "append", "grace_days": 1}, "reads 1 days again in each run, and appends them"),
+        ({"mode": "overwrite"}, "The mode of the target is 'overwrite'"),
+        ({"grace_days": -1}, "The grace is -1 days"),
+        ({"grace_days": 1.5}, "The grace is 1.5 days"),
+        ({"grace_days": True}, "The grace is True days"),
+        ({"abstinence_days": -1}, "The abstinence is -1 days"),
+        ({"abstinence_days": 10**6}, "The abstinence is 1000000 days"),
+        ({"settle": -1}, "The settle delay is -1"),
+        ({"settle": 0.5}, "The settle delay is 0.5"),
+        ({"cells": 0}, "The limit of cells is 0"),
+        ({"attempts": 0}, "The limit of attempts is 0"),
+        ({"cells": True}, "The limit of cells is True"),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused(changes: dict[str, Any], match: str) -> None:
+    with pytest.raises(JobInvalid, match=match) as refused:
+        job_of(**changes)
+    assert refused.value.remedy
+
+
+def test_a_job_needs_a_name_a_zone_and_a_target() -> None:
+    job = job_of()
+    with pytest.raises(InvalidValue):
+        replace(job, name="")
+    with pytest.raises(ZoneUnknown):
+        replace(job, zone="Mars")
+    with pytest.raises(JobInvalid, match="The mode of the target is None"):
+        replace(job, target={})
+    assert job_of(mode="append").target == {"mode": "append"}, "without a grace it may append"
+
+
+def test_units_are_listed_once() -> None:
+    with pytest.raises(DuplicateUnit, match=r'The unit \{"id":"a"\} is listed twice'):
+        UnitWatermark.listed("id", ["a", "b", "a"])
+    with pytest.raises(DuplicateUnit):
+        UnitWatermark("pair", (Unit.of({"a": 1, "b": 2}), Unit.of({"b": 2, "a": 1})))
+    with pytest.raises(JobInvalid, match="neither listed nor read"):
+        UnitWatermark("id")
+    assert UnitWatermark.listed("id", [1, "1", None, True]).units is not None, "these are four"
+
+
+@pytest.mark.parametrize("value", [[1], {"a": 1}, float("nan"), float("inf"), b"a", object()])
+def test_a_field_of_a_unit_is_a_plain_value(value: object) -> None:
+    with pytest.raises(JobInvalid, match="A unit has 'id' ="):
+        Unit.of({"id": value})
+
+
+def test_units_to_be_read_make_no_plan_before_they_are() -> None:
+    job = replace(job_of(), units=UnitWatermark("id", secondary={"path": "ids.csv"}))
+    with pytest.raises(JobInvalid, match="are not read yet"):
+        _ = job.listed_units
+    assert job.with_units((Unit.of({"id": 7}),)).listed_units == (Unit.of({"id": 7}),)
+
+
+def test_a_job_is_frozen_compared_by_what_it_says_and_can_be_pickled() -> None:
+    target = {"mode": "merge", "keys": ["id"]}
+    job = replace(job_of(units=["a"]), target=target)
+    target["keys"].append("other")  # type: ignore[attr-defined]
+    assert job.target["keys"] == ("id",)
+    with pytest.raises(FrozenInstanceError):
+        job.zone = "UTC"  # type: ignore[misc]
+    again = pickle.loads(pickle.dumps(job))
+    assert again == job
+    assert hash(again) == hash(job)
+    assert job != job_of(units=["b"])
+
+
+def test_a_target_may_say_its_mode_in_its_own_way() -> None:
+    class Table:
+        mode = "append"
+
+    with pytest.raises(JobInvalid, match="appends"):
+        Job("orders", LA, job_of(grace_days=2).time, target=Table())
+
+
+def test_what_is_kept_of_a_job_says_all_that_decides_about_its_plans() -> None:
+    assert job_of(grid="daily", grace_days=2).described() == {
+        "zone": LA, "from": "2020-01-01", "to": "P0D", "grid": "daily", "partial": True, "grace_days": 2,
+        "abstinence_days": 0, "settle": 0, "mode": "replace", "cells": 10_000, "attempts": 5, "compat": False,
+    }  # fmt: skip
+    assert Limits(cells=None, attempts=None).cells is None
+
+
+def test_a_mapping_that_is_frozen_is_equal_to_what_it_was_made_of() -> None:
+    assert Frozen({"a": {"b": [1, 2]}}) == {"a": {"b": (1, 2)}}
+    assert hash(Frozen({"a": 1, "b": 2})) == hash(Frozen({"b": 2, "a": 1}))
+
+
+def test_what_succeeds_ends_its_failure_and_only_its_own() -> None:
+    known = UnitCoverage().failed(Range(0, 30), at=1, error="no").succeeded(Range(10, 20), at=2)
+    assert [(one.range, one.attempts) for one in known.failures] == [(Range(0, 10), 1), (Range(20, 30), 1)]
+    known = known.failed(Range(5, 25), at=3)
+    assert [(one.range, one.attempts) for one in known.failures] == [
+        (Range(0, 5), 1), (Range(5, 25), 2), (Range(25, 30), 1)
+    ]  # fmt: skip
+    assert known.released(Range(0, 6)).failures[0].attempts == 0
+    assert known.released(Range(0, 6)).failures[2].attempts == 1
+
+
+def test_what_a_person_says_was_read_leaves_the_frontier_of_backfills_alone() -> None:
+    known = UnitCoverage(covered=[Range(0, 5)], backfilled=[Range(8, 9)], wanted=[Range(6, 7)])
+    edited = known.edited(Range(5, 10), is_covered=True)
+    assert (edited.covered, edited.backfilled, list(edited.wanted)) == (
+        [Range(0, 8), Range(9, 10)], [Range(8, 9)], []
+    )  # fmt: skip
+    before = coverage_before_edit(known, Range(5, 10))
+    assert undo_edit(edited, Range(5, 10), before, is_covered=True) == replace(known, failures=())
+
+
+def test_what_fails_alike_is_kept_as_one() -> None:
+    known = UnitCoverage()
+    for hour in (3, 1, 2, 0, 5):
+        known = known.failed(Range(hour, hour + 1), at=hour, error="no")
+    assert [(one.range, one.attempts, one.at) for one in known.failures] == [(Range(0, 4), 1, 3), (Range(5, 6), 1, 5)]
+    known = known.failed(Range(1, 2), at=9, error="no").failed(Range(4, 5), at=9, error="gone")
+    assert [(one.range, one.attempts) for one in known.failures] == [
+        (Range(0, 1), 1), (Range(1, 2), 2), (Range(2, 4), 1), (Range(4, 5), 1), (Range(5, 6), 1)
+    ]  # fmt: skip
