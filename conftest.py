@@ -63,7 +63,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         backends = {params.get("kind"), params.get("log")} & {"postgres", "http", "kafka"}
         for tier in {"spark", "crash"}.intersection(folders):
             item.add_marker(tier)
-        if backends or SERVERS.intersection(getattr(item, "fixturenames", ())):
+        needs_server = "integration" in folders and "sqlite" not in params.values()
+        if needs_server or backends or SERVERS.intersection(getattr(item, "fixturenames", ())):
             item.add_marker("server")
         if backends and "unit" in folders and not config.getoption("full"):
             left_out.append(item)

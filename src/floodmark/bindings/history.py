@@ -93,7 +93,7 @@ class _SeriesBuffer:
 class TimeSeries:
     """Rows (ts, value), the timestamps rising, the values never falling.
 
-    >>> column = Column.of([500, 2000], [5, 8])
+    >>> column = TimeSeries.of([500, 2000], [5, 8])
     >>> longer = column.append(3000, 8)
     >>> column.ts.tolist(), longer.ts.tolist(), longer.values.tolist()
     ([500, 2000], [500, 2000, 3000], [5, 8, 8])

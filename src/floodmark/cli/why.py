@@ -151,7 +151,7 @@ class ObservationSummary:
     """Per origin, when a batch last had rows of it, and its late rows; over all, future rows, and what Spark dropped.
 
     >>> batch = Observation("a1", seq=4, batch_id=7, statistics={"newest": {"p0": 90}, "late_rows": {"p0": 2}}, at=120)
-    >>> observed = Told.of([batch])
+    >>> observed = ObservationSummary.of([batch])
     >>> observed.last_heard, observed.late_rows, observed.since_batch
     ({'p0': 120}, {'p0': 2}, 7)
     """

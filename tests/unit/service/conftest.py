@@ -1,3 +1,3 @@
 """The fixtures of this folder."""
 
-from support.streams.stream_fixtures import *  # noqa: F403 - pytest finds fixtures by their names
+from support.service.service_tools import *  # noqa: F403 - pytest finds fixtures by their names

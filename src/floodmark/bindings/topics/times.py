@@ -34,7 +34,7 @@ class ReportedTimes:
     ...     times.report({0: ReportedTime(70, 5)})
     ...     times.report({0: ReportedTime(50, 9)})
     ...     times.known()
-    {0: Read(newest=70, read_to=9)}
+    {0: ReportedTime(newest=70, read_to=9)}
 
     Whoever reads rows reports what it has seen. A task that runs again, or twice, says nothing new by that.
     """

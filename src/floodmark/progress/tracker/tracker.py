@@ -70,13 +70,13 @@ class Tracker:
 
     >>> tracker = Tracker(["p0", "p1"])
     >>> tracker.update("p0", 1, 0, True, 100)
-    <Outcome.ADVANCED: 'advanced'>
+    <ReportOutcome.ADVANCED: 'advanced'>
     >>> tracker.update("p0", 3, 0, True, 300)
-    <Outcome.WAITING: 'waiting'>
+    <ReportOutcome.WAITING: 'waiting'>
     >>> tracker.local("p0"), tracker.gaps("p0"), tracker.watermark
     (100, [(2, 2)], None)
     >>> tracker.update("p1", 1, 0, True, 70)
-    <Outcome.ADVANCED: 'advanced'>
+    <ReportOutcome.ADVANCED: 'advanced'>
     >>> tracker.watermark
     70
 
@@ -116,9 +116,9 @@ class Tracker:
 
         >>> tracker = Tracker(["p0"])
         >>> tracker.update("p0", 1, 1, True, 20)
-        <Outcome.WAITING: 'waiting'>
+        <ReportOutcome.WAITING: 'waiting'>
         >>> tracker.update("p0", 1, 0, False, 10)
-        <Outcome.ADVANCED: 'advanced'>
+        <ReportOutcome.ADVANCED: 'advanced'>
         >>> tracker.local("p0")
         20
         """

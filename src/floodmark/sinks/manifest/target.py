@@ -50,7 +50,7 @@ class Manifest:
     """A record of a sink: what is closed from here on.
 
     >>> closing = Manifest("out", 2, "b7", "a1", (ManifestPart("a1/part-0.parquet", 7),))
-    >>> Closing.load(closing.save()) == closing
+    >>> Manifest.load(closing.save()) == closing
     True
     """
 
