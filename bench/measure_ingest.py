@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from figures import Figure, best_seconds
 from floodmark.ingest import Bound, Grid, Job, Limits, Range, TimeWatermark, UnitCoverage, UnitWatermark, plan
-from floodmark.ingest.calendar.ranges import merged, subtract
+from floodmark.ingest.calendar.ranges import merge_ranges, subtract
 
 HOUR = 3_600_000_000
 HOURS = 5 * 365 * 24 + 24
@@ -45,7 +45,7 @@ def _coverage(start: int, *, holes: int) -> dict[str, UnitCoverage]:
     units = UnitWatermark.listed("id", range(UNITS)).units
     assert units is not None
     for unit in units:
-        missing = merged(
+        missing = merge_ranges(
             (start + hour * HOUR, start + (hour + 1) * HOUR) for hour in chance.sample(range(HOURS - 24), holes)
         )
         known[unit.key] = UnitCoverage(subtract([Range(start, start + (HOURS - 24) * HOUR)], missing))

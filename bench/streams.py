@@ -87,7 +87,7 @@ def _cycles(path: Path) -> Iterator[Figure]:
     with connect(path, controller=False) as home:
         controller = Controller(home)
         controller.step()
-        leases = controller._share.leases
+        leases = controller._bucket_leases.leases
         assert len(leases) == BUCKETS
         streams = [home.create_stream(f"s{number}", rate_floor="0 seconds") for number in range(1_000)]
         wide = home.create_stream("wide", rate_floor="0 seconds")

@@ -1,12 +1,12 @@
 """Floodmark: event-time progress that PySpark pipelines can trust.
 
-The rooms: `floodmark.progress` holds the pure rules, `floodmark.streams` has streams whose writers note time,
-`floodmark.kafka` knows topics, records and values, `floodmark.delta` commits to tables, `floodmark.bindings` gives
-every offset of a source a timestamp that stays, `floodmark.sinks` writes once, `floodmark.ingest` plans what a job
-reads, `floodmark.extract` reads it and `floodmark.landing` lands it, `floodmark.spark` brings them to Spark,
-`floodmark.testing` helps to test what is built on them, `floodmark.errors` is the one tree of errors. What touches
-Spark, and `connect`, can also be called from here (`import floodmark as fm; fm.session()`), and is loaded when it is
-first used.
+Programs call the functions listed here (`import floodmark as fm; fm.session()`); each is imported when it is first
+used, so `import floodmark` is fast and needs no pyspark. `connect` opens a home without Spark.
+
+The rooms, from the bottom up: `progress` has the pure rules of watermarks; `control` is the metadata store; `kafka` and
+`delta` are the clients; `streams`, `bindings`, `sinks` and `ingest` build on them; `service` (HTTP) and `spark` expose
+them; `cli` is the command line; `testing` helps to test programs; `errors` has every exception. Start reading at
+`streams` or `spark`.
 """
 
 from importlib import import_module
@@ -44,11 +44,27 @@ __all__ = [
     "write_stream",
 ]
 
+_ROOMS = (
+    "bindings",
+    "cli",
+    "control",
+    "delta",
+    "demo",
+    "errors",
+    "ingest",
+    "kafka",
+    "progress",
+    "service",
+    "sinks",
+    "spark",
+    "streams",
+    "testing",
+)
+
 __version__: str
 
 
 def __getattr__(name: str) -> Any:
-    # Without this, whoever only wants the rules would wait for pyspark, and for what reads a version.
     if name == "__version__":
         from importlib.metadata import version
 
@@ -59,4 +75,13 @@ def __getattr__(name: str) -> Any:
         return connect
     if name in __all__:
         return getattr(import_module("floodmark.spark"), name)
+    if name in _ROOMS:
+        try:
+            return import_module(f"floodmark.{name}")
+        except ImportError as error:
+            raise AttributeError(f"floodmark.{name} cannot be imported: {error}") from error
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, *_ROOMS])

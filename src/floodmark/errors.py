@@ -1,8 +1,8 @@
-"""Every error of Floodmark: one tree, each leaf with a stable code.
+"""All errors of Floodmark: one tree of exceptions, each with a stable code.
 
-An error states three things, in this order: the fact (what was found), the rule (what must hold) and the
-remedy (the way out). The values it speaks of are in `fields`, so that a program never has to parse the text.
-The root and its branches come first, then the errors of each room.
+An error message has three parts: the fact (what happened), the rule (what must hold) and the remedy (what to do). The
+values in the message are also in `fields`, so that programs need not parse the text. The root and its branches come
+first, then the errors of each room.
 
 >>> from floodmark.progress import Coalescer
 >>> try:
@@ -17,7 +17,7 @@ from typing import ClassVar
 
 
 class FloodmarkError(Exception):
-    """The root of the tree: catch this to catch everything that Floodmark raises on purpose."""
+    """The base class of all errors that Floodmark raises."""
 
     code: ClassVar[str] = "floodmark"
 
@@ -27,7 +27,7 @@ class FloodmarkError(Exception):
             cls.code = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", cls.__name__).lower()
 
     def __init__(self, fact: str, *, rule: str, remedy: str, **fields: object) -> None:
-        """Build the message from its three parts and keep them, and `fields`, as attributes."""
+        """Set the three parts of the message, and the values in it as `fields`."""
         super().__init__(fact, rule, remedy)
         self.fact = fact
         self.rule = rule
@@ -35,11 +35,11 @@ class FloodmarkError(Exception):
         self.fields = fields
 
     def __str__(self) -> str:
-        """Return the three parts and the code, for a person to read."""
+        """Return the three parts of the message and the code."""
         return f"{self.fact} {self.rule} {self.remedy} [{self.code}]"
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle with the fields, so that an error raised in another process arrives whole."""
+        """Pickle with the fields, so that an error from another process keeps them."""
         return _rebuild, (type(self), self.fact, self.rule, self.remedy, self.fields)
 
 
@@ -49,28 +49,31 @@ def _rebuild(
     return kind(fact, rule=rule, remedy=remedy, **fields)
 
 
+# Branches of the tree, and errors of several rooms.
+
+
 class InvalidValue(FloodmarkError, ValueError):
-    """A value handed in can never be right, whatever the state."""
+    """An argument is not valid, whatever the state."""
 
 
 class NotInt64(InvalidValue):
-    """A time, sequence or chunk number is not a whole number of 64 bits."""
+    """A time, sequence or chunk number is not an int64."""
 
 
 class InvalidOption(InvalidValue):
-    """A setting has a value that makes no sense, such as a negative duration."""
+    """An option has a value that is not valid, such as a negative duration."""
 
 
 class DuplicateName(InvalidValue):
-    """The same input, group or origin was named twice."""
+    """The name of an input, group or origin exists already."""
 
 
 class NotJson(InvalidValue):
-    """A value to be kept is none that JSON can write and give back."""
+    """A value to be stored cannot be written as JSON."""
 
 
 class SnapshotInvalid(InvalidValue):
-    """A snapshot is not of the form that this version writes."""
+    """A snapshot does not have the format that this release reads."""
 
 
 class SnapshotVersionUnknown(SnapshotInvalid):
@@ -78,29 +81,32 @@ class SnapshotVersionUnknown(SnapshotInvalid):
 
 
 class UnknownName(FloodmarkError, LookupError):
-    """Something was named that is not there."""
+    """A named object does not exist."""
 
 
 class StateError(FloodmarkError, RuntimeError):
-    """The call is right in itself, but not in the state things are in."""
+    """The call is valid, but not in the current state."""
 
     code = "state"
 
 
 class Conflict(StateError):
-    """Somebody else was first: what the update was built on is not the newest any more."""
+    """Another process was first: the update is based on an outdated state."""
 
 
 class MissingPackage(StateError, ImportError):
-    """A package is not installed that only some uses of Floodmark need."""
+    """An optional package that this feature needs is not installed."""
+
+
+# Errors of `progress`.
 
 
 class ReservedTime(InvalidValue):
-    """A watermark of int64 MAX: it would end time for good."""
+    """A watermark is int64 MAX, which is reserved."""
 
 
 class NumberOutOfRange(InvalidValue):
-    """A sequence or chunk number lies below the first one."""
+    """A sequence or chunk number is below the first one."""
 
 
 class BatchInvalid(InvalidValue):
@@ -108,19 +114,19 @@ class BatchInvalid(InvalidValue):
 
 
 class ChunkConflict(InvalidValue):
-    """Two reports of one sequence cannot both be true."""
+    """Two reports of one sequence contradict each other."""
 
 
 class UnknownInput(UnknownName):
-    """An input or a group of inputs is not known."""
+    """An input or a group of inputs does not exist."""
 
 
 class UnknownKey(UnknownName):
-    """A watermark key is not known."""
+    """A watermark key does not exist."""
 
 
 class UnknownOrigin(UnknownName):
-    """An origin is not known."""
+    """An origin does not exist."""
 
 
 class WatermarkNotRising(StateError):
@@ -128,163 +134,178 @@ class WatermarkNotRising(StateError):
 
 
 class InputFinished(StateError):
-    """An input that had finished was used again."""
+    """A finished input was used again."""
 
 
 class OriginClosed(StateError):
-    """An origin that had been closed was used again."""
+    """A closed origin was used again."""
 
 
 class PendingLimitReached(StateError):
-    """There is more behind a gap than the tracker may keep."""
+    """More reports wait behind a gap than the tracker may keep."""
+
+
+# Errors of `control`.
 
 
 class HomeMissing(UnknownName):
-    """There is no home where one was expected."""
+    """There is no home at this location."""
 
 
 class HomeNewer(StateError):
-    """A home was written by a newer release than this one."""
+    """The home was written by a newer release than this one."""
 
 
 class HomeUnusable(StateError):
-    """A home cannot be read or written."""
+    """The home cannot be read or written."""
 
 
 class HomeBusy(StateError):
-    """Another process is writing to the home, and does not end."""
+    """Another process holds the home's write lock for too long."""
 
 
 class HomeClosed(StateError):
-    """A home was used after it had been closed."""
+    """The home was used after it was closed."""
 
 
 class LeaseLost(StateError):
-    """A lease belongs to somebody else by now, or to nobody: what was to be done under it must not be done."""
+    """The lease has expired or belongs to another holder: the work under it must stop."""
 
 
 class UnknownMember(UnknownName):
-    """A member has left, was forgotten, or has joined again elsewhere."""
+    """The member has left, was removed, or has joined again elsewhere."""
 
 
 class UnknownIncarnation(UnknownName):
-    """An incarnation of a computed watermark is not known."""
+    """The incarnation of a computed watermark does not exist."""
 
 
 class UnknownStep(UnknownName):
-    """A step of a computed watermark is not known, or is kept no more."""
+    """The step of a computed watermark does not exist, or was deleted."""
 
 
 class UnknownQuery(UnknownName):
-    """A streaming query is not known."""
+    """The streaming query does not exist."""
 
 
 class AmbiguousQuery(UnknownName):
-    """Several streaming queries answer to one name."""
+    """Several streaming queries match one name."""
+
+
+# Errors of `testing`.
 
 
 class ServerNotStarted(StateError):
-    """A server for tests did not start, or was used while it did not run."""
+    """A test server did not start, or was used while it was not running."""
+
+
+# Errors of `kafka`.
 
 
 class KafkaAway(StateError):
-    """No broker has answered in time. What was asked for may be tried again."""
+    """No broker answered within the timeout. The request can be retried."""
 
 
 class KafkaRefused(StateError):
-    """A broker does not allow it, or does not know who asks."""
+    """A broker refused the request: authentication or authorization failed."""
 
 
 class KafkaFailed(StateError):
-    """A broker, or Kafka's client, has said that something cannot be done."""
+    """A broker or the Kafka client reported an error that is not temporary."""
 
 
 class UnknownTopic(UnknownName):
-    """There is no such topic."""
+    """The topic does not exist."""
 
 
 class TopicTrimmed(StateError):
-    """Records were to be read that the topic does not keep any more."""
+    """The topic has already deleted the records to be read."""
 
 
 class TopicRecreated(StateError):
-    """A topic was deleted and made anew: its offsets mean other records now."""
+    """The topic was deleted and created again, so its offsets refer to other records."""
 
 
 class SchemaMismatch(InvalidValue):
-    """Columns were asked for that values of the given schema do not have, or have as another type."""
+    """The values do not have the requested columns, or have them with other types."""
 
 
 class ValueUndecodable(InvalidValue):
-    """The value of a record is none of its format and schema; the fields `place` and `reason` say which and why."""
+    """The value of a record does not have its format or schema; the fields `place` and `reason` say which and why."""
+
+
+# Errors of `delta`.
 
 
 class TableUnfit(StateError):
-    """A table does not have the shape that is needed to write to it."""
+    """The table's schema or features do not allow this write."""
 
 
 class TableConflict(Conflict):
-    """Somebody else has committed to a table what rules out this commit. Nothing of it is in the table."""
+    """Another commit to the table excludes this one. Nothing of this commit is in the table."""
 
 
 class TableFailed(StateError):
-    """A table could not be read or written."""
+    """The table could not be read or written."""
+
+
+# Errors of `streams`.
 
 
 class RangeOutOfSpace(InvalidValue):
-    """A range of keys is empty, or leaves the key space."""
+    """A key range is empty, or leaves the key space."""
 
 
 class RangesOverlap(InvalidValue):
-    """A range of keys would belong to two segments at once."""
+    """A key range would belong to two segments."""
 
 
 class RangesMissing(InvalidValue):
-    """A range of keys would belong to no segment."""
+    """A key range would belong to no segment."""
 
 
 class KeyOutOfSpace(InvalidValue):
-    """A key has no place in the key space."""
+    """A key is outside the key space."""
 
 
 class UnknownSegment(UnknownName):
-    """A stream has no segment of that id."""
+    """The stream has no segment with this id."""
 
 
 class SegmentSealed(StateError):
-    """A segment was to be sealed that had been sealed before."""
+    """The segment to be sealed is sealed already."""
 
 
 class ForeignSegment(UnknownName):
-    """A position names a segment that is not of its stream."""
+    """A position names a segment of another stream."""
 
 
 class PositionInvalid(InvalidValue):
-    """A position is no map from segments to offsets."""
+    """A position is not a map from segments to offsets."""
 
 
 class CutInvalid(InvalidValue):
-    """A position that should be a cut does not cover the key space once."""
+    """A position that must be a cut does not cover the key space exactly once."""
 
 
 class UnknownWriter(UnknownName):
-    """A writer is not known to the stream."""
+    """The stream has no writer with this id."""
 
 
 class WriterClosed(StateError):
-    """A writer that had been closed was used again."""
+    """A closed writer was used again."""
 
 
 class WriterSuperseded(StateError):
-    """A writer was opened again elsewhere: this instance of it is the older one."""
+    """The writer was opened again elsewhere: this instance is fenced."""
 
 
 class InvalidName(InvalidValue):
-    """A stream or a writer has a name that none may have."""
+    """The name of a stream or writer is not valid."""
 
 
 class SchemaInvalid(InvalidValue):
-    """A schema cannot be read, or has a type that no stream can keep."""
+    """A schema cannot be parsed, or has an unsupported type."""
 
 
 class EventInvalid(InvalidValue):
@@ -292,87 +313,87 @@ class EventInvalid(InvalidValue):
 
 
 class NaiveTime(InvalidValue):
-    """A datetime has no zone, so nobody knows which moment it is."""
+    """A datetime has no time zone."""
 
 
 class OffsetOutOfRange(InvalidValue):
-    """An offset lies outside the segment."""
+    """An offset is outside its segment."""
 
 
 class UnknownStream(UnknownName):
-    """There is no stream of that name."""
+    """The stream does not exist."""
 
 
 class StreamExists(StateError):
-    """A stream was to be created under a name that another one has."""
+    """A stream with this name exists already."""
 
 
 class StreamDeleted(StateError):
-    """A stream was deleted, and perhaps created anew, since it was looked up."""
+    """The stream was deleted, and perhaps created again, since it was looked up."""
 
 
 class StreamSealed(StateError):
-    """A stream that takes no more events was to be written or scaled."""
+    """The stream is sealed: it cannot be written or scaled."""
 
 
 class WriterWithoutId(StateError):
-    """A writer without an id was to note the time."""
+    """Only a writer with an id can note the time."""
 
 
 class AutomaticTime(StateError):
-    """A writer that notes the time by itself was to note it by hand."""
+    """The writer notes the time automatically, so it cannot be noted by hand."""
 
 
 class UnknownTransaction(UnknownName):
-    """A transaction is not known, or is kept no more."""
+    """The transaction does not exist, or was deleted."""
 
 
 class TransactionNotOpen(StateError):
-    """A transaction that is committed, aborted or on the way there was used again."""
+    """The transaction is committed, aborted, or about to be."""
 
 
 class UnknownGroup(UnknownName):
-    """There is no reader group of that name."""
+    """The reader group does not exist."""
 
 
 class GroupExists(StateError):
-    """A reader group was to be created under a name that another one has."""
+    """A reader group with this name exists already."""
 
 
 class GroupDeleted(StateError):
-    """A reader group was deleted, and perhaps created anew, since it was looked up."""
+    """The reader group was deleted, and perhaps created again, since it was looked up."""
 
 
 class GroupReset(StateError):
-    """A reader group was reset to another place: what was opened before does not go on."""
+    """The reader group was reset: its readers and checkpoints from before are no longer valid."""
 
 
 class StreamNotInGroup(UnknownName):
-    """A stream was named that a reader group does not read."""
+    """The reader group does not read this stream."""
 
 
 class ReaderExists(StateError):
-    """A reader was to be opened under an id that a living reader of the group has."""
+    """The group has a live reader with this id."""
 
 
 class UnknownReader(UnknownName):
-    """A reader group has no reader of that id."""
+    """The reader group has no reader with this id."""
 
 
 class ReaderExpelled(StateError):
-    """A reader was silent for too long, or was expelled: others read its segments."""
+    """The reader missed its heartbeats or was expelled: other readers have its segments."""
 
 
 class ReaderClosed(StateError):
-    """A reader that had been closed was used again."""
+    """A closed reader was used again."""
 
 
 class ForeignCheckpoint(InvalidValue):
-    """A checkpoint is of another reader group."""
+    """The checkpoint belongs to another reader group."""
 
 
 class ForeignCut(InvalidValue):
-    """A cut is of another stream, or of other streams than the group reads."""
+    """The cut belongs to another stream, or to other streams than the group reads."""
 
 
 class BoundsReversed(InvalidValue):
@@ -380,267 +401,276 @@ class BoundsReversed(InvalidValue):
 
 
 class TimeNotReached(StateError):
-    """A time was to be found in a marks log that has not come there yet."""
+    """The marks log has not reached this time yet."""
 
 
 class CheckpointPending(StateError):
-    """A checkpoint was to be begun while another one is under way."""
+    """Another checkpoint of the group is in progress."""
 
 
 class CheckpointFailed(StateError):
-    """A checkpoint was not confirmed by all readers in time, or was given up because the group was reset."""
+    """Not all readers confirmed the checkpoint in time, or the group was reset meanwhile."""
+
+
+# Errors of `bindings`.
 
 
 class UnknownSource(UnknownName):
-    """There is no source of that id."""
+    """The source does not exist."""
 
 
 class UnknownHold(UnknownName):
-    """A hold was never taken, or has been released."""
+    """The hold does not exist, or was released."""
 
 
 class BindingInvalid(InvalidValue):
-    """A binding goes back in time, or an end goes back in its partition."""
+    """A binding would go back in time, or an end would go back in its partition."""
 
 
 class MintLost(Conflict):
-    """Another process has bound the next timestamp first."""
+    """Another process has closed the open timestamp first."""
 
 
 class ClockJumped(StateError):
-    """The clock of the store is far ahead of what it was, and of this process's own."""
+    """The store's clock is far ahead of the last timestamp and of this process's own clock."""
 
 
 class SourceRecreated(StateError):
-    """What a source reads is not what it was: a topic or stream was deleted and made anew under its name."""
+    """The topic or stream of a source was deleted and created again under its name."""
 
 
 class SourceTruncated(StateError):
-    """A source has less than what was bound of it."""
+    """A partition of a source ends before what is bound of it."""
 
 
 class OffsetNotBound(StateError):
-    """An offset has no timestamp yet."""
+    """The offset has no timestamp yet."""
 
 
 class TimestampNotValid(StateError):
-    """A timestamp lies outside of what can be read: [since, upper)."""
+    """The timestamp is outside the readable range [since, upper)."""
+
+
+# Errors of `sinks`.
 
 
 class UnknownSink(UnknownName):
-    """There is no sink of that name."""
+    """The sink does not exist."""
 
 
 class SinkExists(Conflict):
-    """The name belongs to a sink that writes elsewhere, or in another way."""
+    """The sink's name belongs to another target or mode."""
 
 
 class SinkFenced(Conflict):
-    """Another process writes for this sink now. This one has ended for good."""
+    """Another process has started for this sink: this one can write nothing more."""
 
 
 class SinkVersionOld(StateError):
-    """A newer version of the sink has written."""
+    """A newer version of the program has written to the sink."""
 
 
 class SinkProgressInvalid(StateError):
-    """The record of what a sink has written cannot be read, or goes back."""
+    """The progress record of a sink cannot be read, or goes back."""
 
 
 class SinkProgressMissing(StateError):
-    """A topic has records, and nothing says how far this sink has written."""
+    """The target has records, but no progress of this sink is recorded."""
 
 
 class SinkTopicMissing(StateError):
-    """A sink has written to a topic that is not there any more."""
+    """The topic that a sink has written to no longer exists."""
 
 
 class SinkTopicUnfit(StateError):
-    """A topic does not have the shape that a sink needs."""
+    """The topic does not have the settings or columns that the sink needs."""
 
 
 class SinkBindingsMissing(StateError):
-    """The timestamps are gone by which a sink knows what it has written."""
+    """The bindings by which a sink knows what it has written are gone."""
 
 
 class SinkInputUnbound(StateError):
-    """A batch has rows of a source that has no bindings."""
+    """A batch has rows of an input without bindings."""
 
 
 class SinkSourcesChanged(StateError):
-    """A batch has other sources than those that a sink has written."""
+    """A batch has other sources than the sink has written."""
 
 
 class SinkBatchInvalid(InvalidValue):
-    """A batch goes back or goes nowhere, or its offsets cannot be compared."""
+    """A batch is empty or reversed, or its offsets cannot be compared."""
 
 
 class SinkGap(StateError):
-    """A batch begins beyond what was written: what lies between would be lost."""
+    """A batch begins after the end of what was written, so rows would be lost."""
 
 
 class SinkBatchMisaligned(StateError):
-    """A batch of a query with state does not end where the written ones have ended."""
+    """A batch of a stateful query does not end where the written batches ended."""
 
 
 class SinkStateUnknown(StateError):
-    """A query goes on behind what another one has written, and has not built the state for it."""
+    """A query resumes after batches of another query without having rebuilt its state."""
 
 
 class SinkTimedOut(StateError):
-    """Kafka has given a transaction up because it took too long."""
+    """A transaction of a sink exceeded its timeout and was aborted."""
 
 
 class SinkLayoutChanged(StateError):
-    """Rows would go to other groups than before, while not all groups are equally far."""
+    """The group layout of a sink would change while its groups are at different positions."""
 
 
 class SinkGroupsUnequal(StateError):
-    """Groups are not where they should be: some have written what others have not."""
+    """The groups of a sink are at different positions."""
 
 
 class SinkCheckpointInvalid(StateError):
-    """The checkpoint of a query is not one of a query that writes to this sink."""
+    """The checkpoint does not belong to a query that writes to this sink."""
 
 
 class SinkRowRefused(InvalidValue):
-    """A row cannot be written in the sink's mode; nothing of its batch is seen."""
+    """A row cannot be written in the sink's mode; nothing of its batch is written."""
+
+
+# Errors of `ingest`.
 
 
 class ZoneUnknown(InvalidValue):
-    """There is no time zone of that name."""
+    """There is no time zone with this name."""
 
 
 class BoundInvalid(InvalidValue):
-    """A `from` or `to` is none, or one that could be read in two ways."""
+    """A `from` or `to` is not valid, or is ambiguous."""
 
 
 class RangeInvalid(InvalidValue):
-    """A range of time is empty or reversed, and can never be anything else."""
+    """A time range is empty or reversed."""
 
 
 class GridInvalid(InvalidValue):
-    """Periods do not follow each other without holes, or do not reach over what a job reads."""
+    """Periods leave gaps between them, or do not cover what the job reads."""
 
 
 class JobInvalid(InvalidOption):
-    """The parts of a job do not fit together."""
+    """The settings of a job do not fit together."""
 
 
 class UnknownJob(UnknownName):
-    """A home does not know the job."""
+    """The home has no such job."""
 
 
 class UnknownUnit(UnknownName):
-    """A job has no such unit."""
+    """The job has no such unit."""
 
 
 class UnknownRun(UnknownName):
-    """A job has had no such run, or it has ended."""
+    """The job has no such run, or the run has ended."""
 
 
 class JobRunning(Conflict):
-    """A run of the job goes on."""
+    """The job is running."""
 
 
 class NotPlanned(StateError):
-    """A range was recorded that the run was not to read."""
+    """A recorded range is not in the plan of its run."""
 
 
 class StreamUnfit(StateError):
-    """A stream does not have the shape that the rows of a job need, or does not have what the job has read."""
+    """The stream does not fit the rows of a job, or lacks rows that the job has landed."""
 
 
 class RangeLate(StateError):
-    """Rows of a range would come to a stream whose watermark has gone beyond them."""
+    """The rows of a range would be late: the stream's watermark has passed them."""
 
 
 class JobFileInvalid(InvalidValue):
-    """A job file says what no job can; the fields `file` and `line` say where."""
+    """A job file is not valid; the fields `file` and `line` say where."""
 
 
 class JobFileMissing(UnknownName):
-    """A job file is not there, or cannot be read."""
+    """The job file does not exist, or cannot be read."""
 
 
 class UnknownVariable(UnknownName):
-    """A text names a variable that nobody has given."""
+    """A text names a variable without a value."""
 
 
 class SecretExposed(InvalidValue):
-    """A secret stands in plain words where a reference to it must stand."""
+    """A secret is written in plain text where a reference to it is required."""
 
 
 class SecretMissing(StateError):
-    """A secret is referred to and is not there."""
+    """A referenced secret does not exist."""
 
 
 class UnitsInvalid(InvalidValue):
-    """A list of units, or what is to become one, cannot be used."""
+    """A list of units, or the input for one, cannot be used."""
 
 
 class DuplicateUnit(DuplicateName):
-    """The same unit is listed twice."""
+    """A unit is listed twice."""
 
 
 class SecondaryInputFailed(StateError):
-    """What the units of a job are read from is not there, or cannot be read."""
+    """The input from which a job reads its units is missing or cannot be read."""
 
 
 class CellsFailed(StateError):
-    """A run has ended, and some of its cells have failed. They stay due."""
+    """A run has ended with failed cells. They remain due."""
 
 
 class SourceAway(StateError):
-    """A source does not answer, or has gone in the middle of an answer. The cell stays due."""
+    """The source does not answer, or the connection broke. The cell remains due."""
 
 
 class SourceRefused(StateError):
-    """A source does not do what it is asked: a password, a permission, a request that it does not take."""
+    """The source refused the request: wrong password, missing permission, or unsupported request."""
 
 
 class SourceFailed(StateError):
-    """A source answers, and cannot do what it is asked."""
+    """The source answered that it cannot process the request."""
 
 
 class UnknownTable(UnknownName):
-    """A source has no table of that name, or no database."""
+    """The source has no such table or database."""
 
 
 class SourceValueUnfit(InvalidValue):
-    """A row of a source has a value that is none of its column's type; the field `column` says which."""
+    """A source row has a value that does not fit its column's type; the field `column` says which."""
 
 
 class WatermarkMissing(StateError):
-    """A row of a source has no watermark, so that no range would ever read it."""
+    """A source row has no watermark value, so no range would ever read it."""
 
 
 class FileMissing(UnknownName):
-    """A path is named, and nothing is there."""
+    """The path does not exist."""
 
 
 class FileTimeUnknown(StateError):
-    """The name of a file does not say its time, so that no range would ever read it."""
+    """The name of a file does not contain its time, so no range would ever read it."""
 
 
 class RestRequestInvalid(InvalidValue):
-    """What a source asks for cannot be written as a request, for this cell."""
+    """The request for a cell cannot be built from the source's settings."""
 
 
 class RestAnswerInvalid(StateError):
-    """A REST service answers what cannot be read as the source describes it."""
+    """The answer of a REST service does not match the source's settings."""
 
 
 class RestPagingEndless(StateError):
-    """The pages of a REST service lead in a circle, or on and on."""
+    """The pages of a REST service form a loop, or do not end."""
 
 
 class OutOfScope(InvalidValue):
-    """A row was read for a cell and is not of it."""
+    """A row that was read for a cell does not belong to it."""
 
 
 class KeyMissing(InvalidValue):
-    """A row has no value in a column that names rows."""
+    """A row has no value in a key column."""
 
 
 class TargetTaken(StateError):
@@ -648,99 +678,105 @@ class TargetTaken(StateError):
 
 
 class LandingOvertaken(Conflict):
-    """Another run lands for the same job; nothing of what was being landed is in the table."""
+    """Another run of the same job has taken over; nothing of this landing is in the table."""
 
 
 class SourceChanged(Conflict):
-    """A source was changed while a cell was read. What was read is not landed."""
+    """The source changed while a cell was read. The rows read are not landed."""
+
+
+# Errors of `spark`.
 
 
 class UnknownColumn(UnknownName):
-    """A DataFrame has no column of that name."""
+    """The DataFrame has no such column."""
 
 
 class UnsupportedFrame(InvalidValue):
-    """A DataFrame is not of the kind that the operation works on."""
+    """The operation does not support this kind of DataFrame."""
 
 
 class UnsupportedSpark(StateError):
-    """The Spark that runs lacks something that is needed."""
+    """The running Spark lacks a required feature."""
 
 
 class TooManyOrigins(StateError):
-    """There are more origins than can be told apart."""
+    """There are more origins than can be distinguished."""
 
 
 class NoLateRows(UnknownName):
-    """A query does not keep late rows apart, or on several columns."""
+    """The query does not keep late rows, or keeps them on several columns."""
 
 
 class HomeOutOfReach(StateError):
-    """A task of Spark cannot see the home that it should read."""
+    """A Spark task cannot reach the home."""
+
+
+# Errors of `service`.
 
 
 class RequestInvalid(InvalidValue):
-    """A request is not of the form that the service reads."""
+    """A request does not have the format that the service reads."""
 
 
 class RequestTooLarge(InvalidValue):
-    """A request is larger than the service takes."""
+    """A request is larger than the service accepts."""
 
 
 class RequestTimedOut(StateError):
-    """A request came so slowly that the service gave up on it."""
+    """A request took too long to arrive."""
 
 
 class TokenRefused(StateError):
-    """A token opens nothing here: it is not known, was revoked, or is none."""
+    """Authentication failed: the token does not exist, was revoked, or is malformed."""
 
 
 class TokenMissing(TokenRefused):
-    """A request came without a token where one is needed."""
+    """Authentication failed: the request has no token."""
 
 
 class TokenExpired(TokenRefused):
-    """The time of a token has run out."""
+    """Authentication failed: the token has expired."""
 
 
 class NotAllowed(StateError):
-    """A token is good, but not for this."""
+    """The token does not authorize this request."""
 
 
 class HostRefused(StateError):
-    """A request without a token did not come for this machine, or came from a page of another."""
+    """A request without a token was not addressed to this machine, or came from a page of another site."""
 
 
 class UnknownToken(UnknownName):
-    """There is no token of that id."""
+    """There is no token with this id."""
 
 
 class TokensNeeded(StateError):
-    """A service was to listen beyond its own machine, with no token to tell who may use it."""
+    """A service that listens beyond its own machine needs at least one token."""
 
 
 class ServiceNotStarted(StateError):
-    """A service could not listen where it was to."""
+    """The service could not listen at its address."""
 
 
 class ServiceBusy(StateError):
-    """A service has more to do than it may put off."""
+    """The service has too many pending requests."""
 
 
 class ServiceFailed(StateError):
-    """A service met with something that it did not expect."""
+    """The service hit an unexpected error."""
 
 
 class ServiceUnavailable(StateError):
-    """None of the services of a home has answered."""
+    """None of the services of a home answered."""
 
 
 class ServiceUntrusted(StateError):
-    """The certificate of a service is not one to trust."""
+    """The certificate of the service is not trusted."""
 
 
 class AnswerInvalid(StateError):
-    """What has answered is no service of Floodmark's, or one that this release does not understand."""
+    """The server is not a Floodmark service, or speaks a version that this release does not understand."""
 
 
 __all__ = [

@@ -1,4 +1,7 @@
-"""Lets Spark find the format "floodmark" by itself: it looks for `DefaultSource` in modules of this kind of name."""
+"""Registers the format "floodmark" with Spark, which looks for `DefaultSource` in packages named `pyspark_*`.
+
+Every Python process that plans a query imports this package, so it imports the source and nothing else.
+"""
 
 from floodmark.spark.source.stream_reader import FloodmarkSource as DefaultSource
 

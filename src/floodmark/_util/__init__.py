@@ -1,6 +1,6 @@
 """Small helpers that several rooms share: checks of numbers, names and times, stored values, retries.
 
-The lowest layer: it imports `floodmark.errors` and nothing else of Floodmark, and no database.
-Every room may import its modules. `floodmark.progress` may import only `ints`, `names`, `text` and `codec`,
-which know no clock and no I/O. A helper that only one room needs belongs in that room.
+This is the lowest layer: it imports only `floodmark.errors`, and no database. Every room may import its modules, but
+`floodmark.progress` only `ints`, `names`, `text` and `codec`, which use no clock and no I/O. A helper that only one
+room needs belongs in that room. Start with `ints` and `times`.
 """

@@ -1,4 +1,4 @@
-"""Schemas as Spark writes them, "id BIGINT NOT NULL, at TIMESTAMP", and as Arrow has them."""
+"""Schemas in Spark's DDL, such as "id BIGINT NOT NULL, at TIMESTAMP", and as Arrow schemas."""
 
 import re
 from collections.abc import Callable
@@ -37,7 +37,7 @@ _TOKEN: Final = re.compile(r"\s*(?:(`(?:[^`]|``)+`)|('(?:[^'\\]|\\.)*')|(\w+)|([
 
 
 def parse_ddl(text: str) -> Any:
-    """Return the Arrow schema of columns written as Spark writes them, or refuse them.
+    """Return the Arrow schema of columns in Spark's DDL, or raise an error.
 
     >>> print(parse_ddl("id BIGINT NOT NULL, tags ARRAY<STRING>"))
     id: int64 not null
@@ -50,14 +50,14 @@ def parse_ddl(text: str) -> Any:
     reader = _Reader(text)
     fields = reader.fields(end=None)
     names = [field.name for field in fields]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise _refused(f"The schema has the column {twice[0]!r} twice.", text, "Give each column a name of its own.")
+    duplicates = sorted({name for name in names if names.count(name) > 1})
+    if duplicates:
+        raise _refused(f"The schema has the column {duplicates[0]!r} twice.", text, "Rename one of the two columns.")
     return pa.schema(fields)
 
 
 def write_ddl(schema: Any) -> str:
-    """Return an Arrow schema as Spark writes it, or refuse a type that Spark does not have.
+    """Return an Arrow schema in Spark's DDL, or raise an error if Spark lacks a type.
 
     >>> write_ddl(parse_ddl("id BIGINT NOT NULL, at TIMESTAMP, kind STRUCT<a: INT, b: DECIMAL(10, 2)>"))
     'id BIGINT NOT NULL, at TIMESTAMP, kind STRUCT<a: INT, b: DECIMAL(10, 2)>'
@@ -81,9 +81,9 @@ _WRITTEN: Final = {
 }
 
 
-def _write_field(field: Any, between: str) -> str:
+def _write_field(field: Any, separator: str) -> str:
     name = field.name if re.fullmatch(r"\w+", field.name) else "`" + field.name.replace("`", "``") + "`"
-    return f"{name}{between}{_write_type(field.type)}{'' if field.nullable else ' NOT NULL'}"
+    return f"{name}{separator}{_write_type(field.type)}{'' if field.nullable else ' NOT NULL'}"
 
 
 def _write_type(kind: Any) -> str:
@@ -99,31 +99,31 @@ def _write_type(kind: Any) -> str:
     if pa.types.is_map(kind):
         return f"MAP<{_write_type(kind.key_type)}, {_write_type(kind.item_type)}>"
     if pa.types.is_struct(kind):
-        return f"STRUCT<{', '.join(_write_field(kind.field(place), ': ') for place in range(kind.num_fields))}>"
+        return f"STRUCT<{', '.join(_write_field(kind.field(index), ': ') for index in range(kind.num_fields))}>"
     raise _refused(
-        f"The schema has the Arrow type {kind}.", str(kind), "Convert the column to a type that Spark has too."
+        f"The schema has the Arrow type {kind}.", str(kind), "Cast the column to a type that Spark also has."
     )
 
 
 class _Reader:
-    """Reads tokens from the left."""
+    """A recursive-descent parser of Spark's DDL."""
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._place = 0
+        self._position = 0
 
     def fields(self, end: str | None) -> list[Any]:
-        found = [self._field()]
+        fields = [self._field()]
         while self._next_is(","):
-            found.append(self._field())
+            fields.append(self._field())
         if end is not None:
             self._expect(end)
-        elif self._text[self._place :].strip():
+        elif self._text[self._position :].strip():
             raise self._unexpected()
-        return found
+        return fields
 
     def _field(self) -> Any:
-        quoted, _, word, _ = self._take()
+        quoted, _, word, _ = self._next_token()
         if not quoted and not word:
             raise self._unexpected()
         name = quoted[1:-1].replace("``", "`") if quoted else word
@@ -133,12 +133,12 @@ class _Reader:
         if self._next_is("not"):
             self._expect("null")
             nullable = False
-        if self._next_is("comment") and not self._take()[1]:
+        if self._next_is("comment") and not self._next_token()[1]:
             raise self._unexpected()
         return pa.field(name, kind, nullable)
 
     def _type(self) -> Any:
-        word = self._take()[2]
+        word = self._next_token()[2]
         name = word.lower()
         if name in _SIMPLE:
             return _SIMPLE[name]()
@@ -148,9 +148,9 @@ class _Reader:
         if name in _DECIMAL:
             return pa.decimal128(*(self._numbers() or [10, 0]))
         if name == "array":
-            return pa.list_(pa.field("element", self._inside(1)[0]))
+            return pa.list_(pa.field("element", self._type_arguments(1)[0]))
         if name == "map":
-            return pa.map_(*self._inside(2))
+            return pa.map_(*self._type_arguments(2))
         if name == "struct":
             self._expect("<")
             return pa.struct(self.fields(end=">"))
@@ -162,58 +162,58 @@ class _Reader:
             did_you_mean(name, _KNOWN, otherwise=f"The types are {', '.join(_KNOWN)}."),
         )
 
-    def _inside(self, count: int) -> list[Any]:
+    def _type_arguments(self, count: int) -> list[Any]:
         self._expect("<")
-        found = [self._type()]
-        while len(found) < count:
+        types = [self._type()]
+        while len(types) < count:
             self._expect(",")
-            found.append(self._type())
+            types.append(self._type())
         self._expect(">")
-        return found
+        return types
 
     def _numbers(self) -> list[int]:
         if not self._next_is("("):
             return []
-        found: list[int] = []
+        numbers: list[int] = []
         while True:
-            word = self._take()[2]
+            word = self._next_token()[2]
             if not word.isdigit():
                 raise self._unexpected()
-            found.append(int(word))
+            numbers.append(int(word))
             if not self._next_is(","):
                 break
         self._expect(")")
-        return found
+        return numbers
 
-    def _take(self) -> tuple[str, str, str, str]:
-        match = _TOKEN.match(self._text, self._place)
+    def _next_token(self) -> tuple[str, str, str, str]:
+        match = _TOKEN.match(self._text, self._position)
         if match is None:
             raise self._unexpected()
-        self._place = match.end()
+        self._position = match.end()
         return match[1] or "", match[2] or "", match[3] or "", match[4] or ""
 
-    def _next_is(self, wanted: str) -> bool:
-        match = _TOKEN.match(self._text, self._place)
-        if match is None or (match[3] or match[4] or "").lower() != wanted:
+    def _next_is(self, token: str) -> bool:
+        match = _TOKEN.match(self._text, self._position)
+        if match is None or (match[3] or match[4] or "").lower() != token:
             return False
-        self._place = match.end()
+        self._position = match.end()
         return True
 
-    def _expect(self, wanted: str) -> None:
-        if not self._next_is(wanted):
+    def _expect(self, token: str) -> None:
+        if not self._next_is(token):
             raise self._unexpected()
 
     def _unexpected(self) -> SchemaInvalid:
-        rest = self._text[self._place :].strip()
-        found = f"it goes on with {rest[:30]!r}" if rest else "it ends too early"
-        fact = f"The schema cannot be read: {found}."
+        rest = self._text[self._position :].strip()
+        problem = f"unexpected {rest[:30]!r}" if rest else "it ends too early"
+        fact = f"The schema cannot be read: {problem}."
         return _refused(fact, self._text, "Write for example 'id BIGINT, at TIMESTAMP'.")
 
 
 def _refused(fact: str, schema: str, remedy: str) -> SchemaInvalid:
     return SchemaInvalid(
         fact,
-        rule="A schema is a list of columns as Spark writes them, or one of Arrow with types that Spark has too.",
+        rule="A schema is a list of columns in Spark's DDL, or an Arrow schema with types that Spark also has.",
         remedy=remedy,
         schema=schema,
     )

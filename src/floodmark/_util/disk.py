@@ -1,16 +1,16 @@
-"""Files that must outlive a power failure."""
+"""Files that must survive a power failure."""
 
 import os
 from pathlib import Path
 
 
 def sync_to_disk(path: Path) -> None:
-    """Wait until a file, or the names in a directory, are on disk.
+    """Flush a file, or the entries of a directory, to disk.
 
     >>> sync_to_disk(Path("."))
     """
-    number = os.open(path, os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(number)
+        os.fsync(descriptor)
     finally:
-        os.close(number)
+        os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Times, counts and sequence numbers are int64: the checks of single values."""
+"""Checks of single values: times, counts and sequence numbers are int64."""
 
 from operator import index
 from typing import Final
@@ -10,7 +10,7 @@ INT64_MAX: Final = 2**63 - 1
 
 
 def check_int64(value: object, what: str) -> int:
-    """Return `value` as an int, or refuse it.
+    """Return `value` as an int, or raise NotInt64.
 
     >>> check_int64(7, "time")
     7
@@ -28,7 +28,7 @@ def check_int64(value: object, what: str) -> int:
                 return number
     raise NotInt64(
         f"The {what} is {value!r}.",
-        rule="It must be a whole number that fits in 64 bits with a sign.",
+        rule="It must be an int64.",
         remedy="Convert it first, for example to microseconds since the epoch.",
         what=what,
         value=value,
@@ -36,7 +36,7 @@ def check_int64(value: object, what: str) -> int:
 
 
 def check_watermark(value: object, what: str = "watermark") -> int:
-    """Return `value` as the time of a watermark: an int64 below MAX, which would end time for good.
+    """Return `value` as the time of a watermark: an int64 below int64 MAX, which is reserved.
 
     >>> check_watermark(-5)
     -5
@@ -45,20 +45,20 @@ def check_watermark(value: object, what: str = "watermark") -> int:
     if time == INT64_MAX:
         raise ReservedTime(
             f"The {what} is int64 MAX.",
-            rule="MAX would say that nothing ever comes again.",
-            remedy="Declare the input idle, or finish it, instead.",
+            rule="int64 MAX is reserved: it would mean that no row ever comes again.",
+            remedy="Declare the input idle, or finish it, instead of sending int64 MAX.",
             what=what,
         )
     return time
 
 
 def check_now(now: object) -> int | None:
-    """Return what time the caller says it is, if it does."""
+    """Return the caller's time as an int64, or None if it was not given."""
     return None if now is None else check_int64(now, "now")
 
 
 def check_number(what: str, value: object, least: int = 0) -> int:
-    """Return `value` as an int that is not below `least`, or refuse it.
+    """Return `value` as an int of at least `least`, or raise an error.
 
     >>> check_number("seq", -1)
     Traceback (most recent call last):
@@ -69,7 +69,7 @@ def check_number(what: str, value: object, least: int = 0) -> int:
         raise NumberOutOfRange(
             f"The {what} is {number}.",
             rule=f"It must be at least {least}.",
-            remedy="Count from 0.",
+            remedy=f"Pass {least} or more.",
             what=what,
             value=number,
         )

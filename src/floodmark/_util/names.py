@@ -6,45 +6,45 @@ from floodmark._util.text import is_storable
 from floodmark.errors import DuplicateName, InvalidOption, InvalidValue
 
 Name = str | int
-"""What an input or an origin is called: a partition, a writer, a file drop, an upstream query."""
+"""The name of an input or origin: a partition, a writer, a file drop, an upstream query."""
 
 
-def check_new_name(name: Name, what: str, known: Container[Name]) -> None:
-    """Refuse what cannot be a name, and a name that is taken.
+def check_new_name(name: Name, what: str, existing: Container[Name]) -> None:
+    """Raise an error if `name` is not valid or exists already.
 
-    >>> check_new_name("p0", "input", known=["p0"])
+    >>> check_new_name("p0", "input", existing=["p0"])
     Traceback (most recent call last):
-    floodmark.errors.DuplicateName: The input 'p0' is known already. ... [duplicate-name]
+    floodmark.errors.DuplicateName: The input 'p0' exists already. ... [duplicate-name]
     """
     if not isinstance(name, str | int) or isinstance(name, bool):
         raise InvalidOption(
             f"The {what} is {name!r}.",
-            rule="It must be named by a string or a whole number.",
+            rule=f"The name of the {what} must be a string or an int.",
             remedy="Use a name such as 'orders-3'.",
             name=name,
         )
-    if name in known:
+    if name in existing:
         raise DuplicateName(
-            f"The {what} {name!r} is known already.",
-            rule="Each name is used once, also when what it names has ended.",
-            remedy="Leave it out, use another name, or remove the old one first.",
+            f"The {what} {name!r} exists already.",
+            rule="Each name is used once, also if its owner has finished.",
+            remedy="Use another name, or remove the old one first.",
             name=name,
         )
 
 
 def check_id(what: str, value: object) -> str:
-    """Return `value` if it can be an id, or refuse it.
+    """Return `value` if it is a valid id, or raise an error.
 
     >>> check_id("incarnation", "")
     Traceback (most recent call last):
-    floodmark.errors.InvalidValue: The incarnation is ''. It is a string that is not empty, ... [invalid-value]
+    floodmark.errors.InvalidValue: The incarnation is ''. It must be a non-empty string ... [invalid-value]
     """
     if isinstance(value, str) and value and is_storable(value):
         return value
     raise InvalidValue(
         f"The {what} is {value!r}.",
-        rule="It is a string that is not empty, of characters that every database can keep.",
-        remedy="Make one with uuid4().hex, or take the one that Spark gives.",
+        rule="It must be a non-empty string of characters that every database can store.",
+        remedy="Create one with uuid4().hex, or use the id that Spark gives.",
         what=what,
         value=value,
     )

@@ -1,4 +1,4 @@
-"""Retry a transaction that lost a race, from its beginning."""
+"""Retries of a transaction that lost a race, from its beginning."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -10,11 +10,11 @@ _MOST_ATTEMPTS = 50
 
 
 class LostRace(Exception):
-    """What a transaction was built on was changed by somebody else; it must end without trace and be run again."""
+    """Another process changed what the transaction has read: roll it back and run it again."""
 
 
 def retry_on_conflict(transaction: Callable[[], T]) -> T:
-    """Run a transaction, again if it lost a race, and return what it returns.
+    """Return the result of a transaction, and retry it while it loses a race or hits a deadlock.
 
     >>> attempts = iter([LostRace(), None])
     >>> def work() -> str:
@@ -31,7 +31,7 @@ def retry_on_conflict(transaction: Callable[[], T]) -> T:
         except LostRace:
             continue
         except Conflict as conflict:
-            # Only the store's own word, that two waited for each other, is worth another try.
+            # Retry only conflicts that the database reports (deadlock, serialization failure).
             if "sqlstate" not in conflict.fields:
                 raise
     return transaction()

@@ -1,4 +1,4 @@
-"""An action that is repeated at an interval, in a thread of its own, until it is stopped."""
+"""A thread that repeats an action at an interval until it is stopped."""
 
 import threading
 from collections.abc import Callable
@@ -7,11 +7,11 @@ from typing import Final
 from floodmark.errors import FloodmarkError, HomeBusy, ServiceBusy, ServiceUnavailable
 
 TRANSIENT_ERRORS: Final = (HomeBusy, ServiceBusy, ServiceUnavailable)
-"""What goes wrong for a while: it is tried again at the next interval."""
+"""Temporary errors: the action is retried at the next interval."""
 
 
 class Ticker:
-    """Calls `action` after each interval. Its thread ends when it is stopped, or when the action fails for good.
+    """Calls `action` after each interval. Its thread ends when it is stopped, or after an error that is not temporary.
 
     >>> done = threading.Event()
     >>> ticker = Ticker(0.001, done.set, "example")
@@ -23,7 +23,7 @@ class Ticker:
     __slots__ = ("_action", "_interval", "_stopped", "_thread")
 
     def __init__(self, interval: float, action: Callable[[], None], name: str) -> None:
-        """Begin; the first call comes after one interval of so many seconds."""
+        """Start the thread; the first call comes after one interval, in seconds."""
         self._interval = interval
         self._action = action
         self._stopped = threading.Event()
@@ -31,7 +31,7 @@ class Ticker:
         self._thread.start()
 
     def stop(self) -> None:
-        """Let it end; a call that is under way comes to its end."""
+        """Stop calling the action; a running call completes."""
         self._stopped.set()
 
     def join(self, timeout: float | None = None) -> None:
@@ -46,5 +46,5 @@ class Ticker:
             except TRANSIENT_ERRORS:
                 continue
             except FloodmarkError:
-                # Whoever owns the action has kept the error for its next caller.
+                # The action's owner keeps the error and raises it at its next call.
                 return

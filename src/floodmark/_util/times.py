@@ -1,4 +1,4 @@
-"""Durations as people write them ("10 seconds"), time units, and times in a unit."""
+"""Durations as users write them ("10 seconds"), time units, and times in a unit."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -9,7 +9,7 @@ from floodmark._util.text import did_you_mean
 from floodmark.errors import InvalidOption, NaiveTime
 
 Duration = str | timedelta
-"""A length of time: text such as "10 seconds", or a timedelta."""
+"""A duration: text such as "10 seconds", or a timedelta."""
 
 _DURATION_UNITS: Final = {
     "microsecond": 1,
@@ -24,7 +24,7 @@ _DURATION_TERM: Final = re.compile(r"\s*(-?\d+)\s*([A-Za-z]+)\s*")
 
 
 def duration_micros(duration: Duration, option: str, *, least: int = 0) -> int:
-    """Return a duration in microseconds, or refuse it.
+    """Return a duration in microseconds, or raise an error.
 
     >>> duration_micros("1 minute 30 seconds", "delay")
     90000000
@@ -39,25 +39,25 @@ def duration_micros(duration: Duration, option: str, *, least: int = 0) -> int:
     else:
         raise _duration_refused(option, duration, "Pass text such as '10 seconds', or a timedelta.")
     if micros < least:
-        raise _duration_refused(option, duration, "Give a longer time; to switch something off, leave it out.")
+        raise _duration_refused(option, duration, f"Set at least {least} microseconds, or omit the option.")
     return micros
 
 
 def _parse_duration(text: str, option: str) -> int:
-    total, place = 0, 0
-    while place < len(text):
-        part = _DURATION_TERM.match(text, place)
-        if part is None:
+    total, position = 0, 0
+    while position < len(text):
+        term = _DURATION_TERM.match(text, position)
+        if term is None:
             raise _duration_refused(option, text, "Write a number and a unit, such as '10 seconds'.")
-        unit = part[2].lower().removesuffix("s")
+        unit = term[2].lower().removesuffix("s")
         if unit not in _DURATION_UNITS:
             raise _duration_refused(
                 option,
                 text,
                 did_you_mean(unit, _DURATION_UNITS, otherwise=f"The units are {', '.join(_DURATION_UNITS)}."),
             )
-        total += int(part[1]) * _DURATION_UNITS[unit]
-        place = part.end()
+        total += int(term[1]) * _DURATION_UNITS[unit]
+        position = term.end()
     if not text.strip():
         raise _duration_refused(option, text, "Write a number and a unit, such as '10 seconds'.")
     return total
@@ -66,7 +66,7 @@ def _parse_duration(text: str, option: str) -> int:
 def _duration_refused(option: str, value: object, remedy: str) -> InvalidOption:
     return InvalidOption(
         f"{option} is {value!r}.",
-        rule="It must be a length of time of fixed units, from weeks down to microseconds, and not negative.",
+        rule="It must be a duration in fixed units, from weeks down to microseconds, and not negative.",
         remedy=remedy,
         option=option,
         value=value,
@@ -77,25 +77,25 @@ _LONGEST_TTL: Final = 10**15
 
 
 def check_ttl(value: object) -> int:
-    """Return `value` if something can live so long, in microseconds, or refuse it.
+    """Return a time to live in microseconds, or raise an error.
 
     >>> check_ttl(0)
     Traceback (most recent call last):
-    floodmark.errors.InvalidOption: The ttl is 0. It is a number of microseconds above 0, ... [invalid-option]
+    floodmark.errors.InvalidOption: The ttl is 0. It must be above 0 and at most ... [invalid-option]
     """
     ttl = check_int64(value, "ttl")
     if not 0 < ttl <= _LONGEST_TTL:
         raise InvalidOption(
             f"The ttl is {ttl}.",
-            rule="It is a number of microseconds above 0, and of at most some years.",
-            remedy="Use 10_000_000 for ten seconds.",
+            rule=f"It must be above 0 and at most {_LONGEST_TTL} microseconds.",
+            remedy="Set for example 10_000_000 for ten seconds.",
             ttl=ttl,
         )
     return ttl
 
 
 Time = int | datetime
-"""A time of a stream: a whole number in the stream's unit, or a datetime with a zone."""
+"""A time of a stream: an int in the stream's unit, or a datetime with a time zone."""
 
 UNITS_PER_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 """How many of each unit make a second."""
@@ -104,21 +104,21 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def time_in_unit(value: object, unit: str) -> int:
-    """Return a time in the unit of its stream, or refuse it. What the unit cannot say is rounded down.
+    """Return a time in the unit of its stream, rounded down, or raise an error.
 
     >>> time_in_unit(datetime(1970, 1, 1, 0, 0, 1, 999_999, tzinfo=UTC), "ms")
     1999
     >>> time_in_unit(5.0, "ms")
     Traceback (most recent call last):
-    floodmark.errors.NotInt64: The time is 5.0. It must be a whole number ... [not-int64]
+    floodmark.errors.NotInt64: The time is 5.0. It must be an int64. ... [not-int64]
     """
     if not isinstance(value, datetime):
         return check_watermark(value, "time")
     if value.tzinfo is None:
         raise NaiveTime(
             f"The time is {value.isoformat()}, without a zone.",
-            rule="A datetime says which moment it is only with its zone.",
-            remedy="Add one, for example with .replace(tzinfo=UTC).",
+            rule="A datetime without a time zone is ambiguous.",
+            remedy="Add a time zone, for example with .replace(tzinfo=UTC).",
             value=value,
         )
     return micros_in_unit(unit, (value - _EPOCH) // timedelta(microseconds=1))
@@ -134,18 +134,18 @@ def micros_in_unit(unit: str, micros: int) -> int:
 
 
 def check_unit(unit: object) -> str:
-    """Return `unit` if times can have it.
+    """Return `unit` if it is a valid time unit, or raise an error.
 
     >>> check_unit("minutes")
     Traceback (most recent call last):
-    floodmark.errors.InvalidOption: unit is 'minutes'. It is one of 's', 'ms', 'us', 'ns'. ... [invalid-option]
+    floodmark.errors.InvalidOption: unit is 'minutes'. It must be one of 's', 'ms', 'us', 'ns'. ... [invalid-option]
     """
     if isinstance(unit, str) and unit in UNITS_PER_SECOND:
         return unit
     raise InvalidOption(
         f"unit is {unit!r}.",
-        rule=f"It is one of {', '.join(map(repr, UNITS_PER_SECOND))}.",
-        remedy="Leave it out for microseconds, which is what Spark has.",
+        rule=f"It must be one of {', '.join(map(repr, UNITS_PER_SECOND))}.",
+        remedy="Omit it for microseconds, the unit of Spark.",
         option="unit",
         value=unit,
     )

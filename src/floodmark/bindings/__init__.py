@@ -1,10 +1,9 @@
-"""Timestamp bindings: every offset of a source gets a timestamp, durable and the same for every reader.
+"""Timestamp bindings: every offset of a source gets a timestamp that is durable and the same for all readers.
 
 `Bindings` registers sources, closes timestamps, keeps holds and compacts; `BoundStream` and `BoundTopics` bind a stream
-or Kafka topics. `history`, `timestamps`, `offsets` and `topics.partitions` are the rules, without clock and I/O;
-`sources`, `minting`, `holds` and `coordination` keep state in the home's tables (`tables`). `sinks`, `spark` and `cli`
-import this room; it imports `streams`, `control`, `progress`, and `kafka` only when topics are bound. Start with
-`history`, then `minting`.
+or Kafka topics. `history`, `timestamps`, `offsets` and `topics.partitions` are pure rules; `sources`, `minting`,
+`holds` and `coordination` keep state in the home's tables (`tables`). `sinks`, `spark` and `cli` import this room; it
+imports `streams`, `control`, `progress`, and `kafka` only when topics are bound. Start with `history`, then `minting`.
 """
 
 from floodmark.bindings.bindings import Bindings

@@ -1,4 +1,4 @@
-"""The bindings of a home: what readers, sinks and a person do with them."""
+"""The bindings of a home: the one class that readers, sinks and the command line use."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def _no_failpoint(place: str) -> None:
+def _no_failpoint(name: str) -> None:
     """Do nothing at a failpoint."""
 
 
 class Bindings:
-    """Which timestamp each offset of each source has: durable, the same for everybody, never changed.
+    """The timestamp of each offset of each source: durable, the same for all readers, never changed.
 
     >>> with Home.open(clock=lambda: 1_200_000) as home:
     ...     bindings = Bindings(home)
@@ -42,8 +42,8 @@ class Bindings:
     >>> history.ts_of(0, 4), history.cut_at(1_200_000), history.watermark_at(1_200_000), history.upper
     (1200000, {0: 5, 1: 3}, {'at': 900}, 2000000)
 
-    Any number of processes may tick a source: each timestamp is closed by one of them, and the others take what it
-    has bound. Histories are kept in memory, and only what is new is read again.
+    Any number of processes may tick a source: one of them closes each timestamp, and the others read what it has
+    bound. Histories are cached, and only new rows are read again.
     """
 
     __slots__ = ("_histories", "_holding", "_home", "_minting", "_sources")
@@ -55,10 +55,10 @@ class Bindings:
         own_clock: Callable[[], int] = own_clock,
         failpoint: Callable[[str], None] = _no_failpoint,
     ) -> None:
-        """Keep them in this home.
+        """Use the bindings of `home`.
 
-        `own_clock` is asked only when the store's clock seems to have jumped. `failpoint` is called with the name of
-        each place at which a test may want to stop.
+        `own_clock` is read only to detect a jump of the store's clock. `failpoint` is a test hook, called with the name
+        of each failpoint that is reached.
         """
         self._home = home
         self._histories = HistoryCache()
@@ -67,11 +67,12 @@ class Bindings:
         self._minting = Minter(home, self._histories, own_clock, failpoint)
 
     def register(self, source: str, *, kind: str, identity: JsonValue, **settings: Duration | None) -> BindingSource:
-        """Make a source known under an id that stays, or return the one that is known.
+        """Register a source under a stable id, or return the registered one.
 
-        `identity` tells what is read from another topic or stream that gets the same name later: such a one is refused.
-        Settings are `tick` (1 second; at least 100 milliseconds), `compaction_window` (how far back can be read; None,
-        the default, keeps all) and `release_after` (the age at which a hold is given up whose owner is silent; None).
+        `identity` distinguishes the topic or stream from a later one of the same name, which is refused. Settings are
+        `tick` (default 1 second, at least 100 milliseconds), `compaction_window` (how far back timestamps stay
+        readable; default None: all) and `release_after` (how long a hold's owner may be silent before the hold is
+        released; default None: forever).
 
         >>> with Home.open() as home:
         ...     _ = Bindings(home).register("orders", kind="kafka", identity={"topic_id": "Ab3"})
@@ -82,7 +83,7 @@ class Bindings:
         return self._sources.register(source, kind, identity, settings)
 
     def alter(self, source: str, **settings: Duration | None) -> BindingSource:
-        """Change settings of a source, for everybody who reads it.
+        """Change settings of a source, for all its readers.
 
         >>> with Home.open() as home:
         ...     bindings = Bindings(home)
@@ -93,23 +94,23 @@ class Bindings:
         return self._sources.alter(source, settings)
 
     def source(self, source: str) -> BindingSource:
-        """Return a source as it is now."""
+        """Return one source."""
         return self._sources.get(source)
 
     def sources(self) -> tuple[BindingSource, ...]:
-        """Return all sources, by their ids."""
+        """Return all sources, ordered by id."""
         return self._sources.all()
 
     def drop(self, source: str) -> None:
-        """Forget a source, everything that was bound, and the holds on it."""
+        """Delete a source with its bindings and holds."""
         source_id = self._sources.get(source).source_id
         self._sources.drop(source)
         self._histories.forget(source_id)
 
     def history(self, source: str, lower: int | None = None) -> BindingHistory:
-        """Return the bindings of a source as they are stored now.
+        """Return the stored bindings of a source.
 
-        With `lower`, as if they had been compacted to there, without reading what is older.
+        With `lower`, return them as if compacted to `lower`, without reading older rows.
         """
         with self._home.read() as connection:
             row = find_source(connection, source)
@@ -119,11 +120,11 @@ class Bindings:
             return read_history_from(connection, row, bounds.check_valid(lower))
 
     def durable(self, source: str) -> int:
-        """Return the lowest timestamp that is not durable. Sinks write below it, and nothing else."""
+        """Return the lowest timestamp that is not durable yet. Sinks may write only below it."""
         return self._sources.get(source).upper
 
     def check_valid(self, source: str, ts: int | None = None) -> int:
-        """Return a timestamp at which a source can be read, the newest if none is given, or refuse it.
+        """Return a readable timestamp, by default the newest, or raise an error if `ts` cannot be read.
 
         >>> with Home.open(clock=lambda: 500_000) as home:
         ...     bindings = Bindings(home)
@@ -132,8 +133,8 @@ class Bindings:
         Traceback (most recent call last):
         floodmark.errors.TimestampNotValid: The timestamp 500000 of 'orders' is not in [500000, 500000). ...
         """
-        known = self._sources.get(source)
-        bounds = BindingHistory(source, known.origin, known.since, known.upper, {}, {})
+        info = self._sources.get(source)
+        bounds = BindingHistory(source, info.origin, info.since, info.upper, {}, {})
         return bounds.read_ts() if ts is None else bounds.check_valid(ts)
 
     def tick(
@@ -144,13 +145,17 @@ class Bindings:
         *,
         identity: JsonValue | None = None,
     ) -> TickResult:
-        """Close the open timestamp if a tick is due, and return the newest history, whoever has made it.
+        """Close the open timestamp if a tick is due, and return the newest history; another process may have closed it.
 
-        Everything up to `ends` is bound that is not bound yet. Name all partitions that may still grow; one that is not
-        named keeps its last pair. If `ends` is a function it is called after the history was read, and an end that is
-        below what is bound, also when it is asked for again, means that the source was truncated; ends that were
-        fetched before can only be old. `watermarks` are those that hold at these ends. What the source is by now may be
-        given as `identity`. What nobody needs any more is compacted in passing.
+        Args:
+            source: The id of the source.
+            ends: The end of each partition that may still grow, or a function that returns them; a partition left out
+                keeps its last pair. A function is called after the history was read, so an end that stays below what
+                is bound means that the source was truncated. Ends fetched earlier are only taken as old.
+            watermarks: The watermarks that hold at these ends, or a function that computes them.
+            identity: The current identity of the source, to detect that it was recreated.
+
+        Timestamps that are no longer held are compacted in the same transaction.
         """
         return self._minting.tick(source, ends, {} if watermarks is None else watermarks, identity)
 
@@ -163,10 +168,10 @@ class Bindings:
         expected_upper: int,
         identity: JsonValue | None = None,
     ) -> BindingHistory:
-        """Close the open timestamp, if it still is `expected_upper`, or raise `MintLost`.
+        """Close the open timestamp if it is still `expected_upper`; otherwise raise MintLost.
 
-        `ends` were seen after the history was read. Whoever has lost reads again, and takes what is bound where it has
-        seen less; `tick` does all of that.
+        `ends` must have been read after the history. After MintLost, read the history again, raise ends that are below
+        it, and retry; `tick` does all of that.
 
         >>> with Home.open(clock=lambda: 500_000) as home:
         ...     bindings = Bindings(home)
@@ -174,20 +179,22 @@ class Bindings:
         ...     _ = bindings.mint("orders", {0: 5}, expected_upper=first)
         ...     bindings.mint("orders", {0: 5}, expected_upper=first)
         Traceback (most recent call last):
-        floodmark.errors.MintLost: The open timestamp of 'orders' is 1000000, and 500000 was to be closed. ...
+        floodmark.errors.MintLost: The open timestamp of 'orders' is 1000000, not the expected 500000. ...
         """
         return self._minting.mint(source, MintRequest(ends, watermarks or {}, expected_upper, identity))
 
     def flush(self, source: str, proposals: Proposals) -> int:
-        """Store what is closed of some proposals, and return `durable`.
+        """Store the closed proposals, and return `durable`.
 
-        If another process was first, or it was stored before and the answer was lost, what is stored is what counts;
-        what it has not bound is proposed again.
+        If another process was first, or an earlier attempt was stored but its answer was lost, the stored bindings win,
+        and what they do not bind is proposed again.
         """
 
         def persist(proposal: Proposal, stored: BindingHistory) -> BindingHistory:
-            wanted = MintRequest(proposal.ends, proposal.watermarks, stored.upper, ts=proposal.ts, upper=proposal.upper)
-            return self._minting.mint(source, wanted)
+            request = MintRequest(
+                proposal.ends, proposal.watermarks, stored.upper, ts=proposal.ts, upper=proposal.upper
+            )
+            return self._minting.mint(source, request)
 
         try:
             return proposals.flush(persist)
@@ -196,22 +203,22 @@ class Bindings:
             return proposals.durable
 
     def hold(self, source: str, holder: str, ts: int, kind: str = "query") -> Hold:
-        """Keep timestamps from `ts` on from being given up. Whoever holds already is moved to `ts`, also back.
+        """Keep timestamps from `ts` on readable. An existing hold of this holder is moved to `ts`, also backwards.
 
-        At `ts` what was bound there cannot be told any more from what was bound before. A query that goes on from a cut
-        inside of `ts` holds `ts`. A sink that has written all below F, and must know what that was, holds F - 1.
+        At `ts` itself, what was bound there is no longer distinct from what was bound before. A query that resumes from
+        a cut inside `ts` holds `ts`. A sink that has written everything below F holds F - 1.
         """
-        return self._holding.take(source, holder, ts, kind)
+        return self._holding.hold(source, holder, ts, kind)
 
     def advance_hold(self, source: str, holder: str, ts: int) -> Hold:
-        """Move a hold on, or say that its owner is alive; it never moves back.
+        """Move a hold forward, and renew its heartbeat; a hold never moves back.
 
         >>> with Home.open(clock=lambda: 500_000) as home:
         ...     bindings = Bindings(home)
         ...     _ = bindings.register("orders", kind="stream", identity=7)
         ...     bindings.advance_hold("orders", "out", 500_000)
         Traceback (most recent call last):
-        floodmark.errors.UnknownHold: 'out' holds nothing of 'orders'. ... [unknown-hold]
+        floodmark.errors.UnknownHold: 'out' has no hold on 'orders'. ... [unknown-hold]
         """
         return self._holding.advance(source, holder, ts)
 
@@ -220,19 +227,19 @@ class Bindings:
         return self._holding.release(source, holder)
 
     def release_older_than(self, age: Duration, source: str | None = None) -> tuple[Hold, ...]:
-        """Release holds whose owners were not heard for so long, on one source or on all; return them."""
+        """Release holds whose owners were silent for `age` or longer, on one source or on all; return them."""
         return self._holding.release_older_than(age, source)
 
     def holds(self, source: str | None = None) -> tuple[Hold, ...]:
-        """Return the holds on a source, or on all, the lowest first: with their age, and whether they still move."""
+        """Return the holds on a source, or on all, the lowest first."""
         return self._holding.list(source)
 
     def warnings(self, source: str | None = None) -> tuple[str, ...]:
-        """Return a sentence about each hold that has stopped moving."""
+        """Return a sentence about each stalled hold."""
         return tuple(hold.warning for hold in self.holds(source) if hold.warning is not None)
 
     def compact(self, source: str) -> CompactionResult:
-        """Give up timestamps that nobody holds and that are older than the window; `tick` does so by itself.
+        """Compact timestamps that are not held and are older than the window; `tick` also does so.
 
         >>> with Home.open(clock=lambda: 500_000) as home:
         ...     bindings = Bindings(home)
@@ -244,9 +251,9 @@ class Bindings:
         with self._home.write() as connection:
             row = find_source(connection, source, lock=True)
             history = self._histories.read(connection, row)
-            done = compact_source(connection, row, row.upper, self._home.now(connection))
-        self._histories.keep(row.source_id, history.compact(done.since))
-        return done
+            result = compact_source(connection, row, row.upper, self._home.now(connection))
+        self._histories.keep(row.source_id, history.compact(result.since))
+        return result
 
     def table(self, source: str) -> "pa.Table":
         """Return the bindings of a source as an Arrow table: source, partition, ts, first_offset, end_offset."""

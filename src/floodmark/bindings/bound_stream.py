@@ -1,4 +1,4 @@
-"""A stream as a bound source: its segments are the partitions, and its marks are the watermarks of its bindings."""
+"""A stream as a bound source: its segments are the partitions, its marks give the watermarks of the bindings."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -13,11 +13,11 @@ from floodmark.streams.layout.positions import expand_cut
 from floodmark.streams.marks.log import time_at
 
 _PAST_STEPS: Final = 500
-"""In how many timestamps, at most, that is bound which a stream had before anybody read it."""
+"""Events from before the first tick are bound to at most this many timestamps."""
 
 
 class BoundStream:
-    """A stream whose events get timestamps as they come.
+    """A stream whose events get timestamps as they arrive.
 
     >>> with connect(clock=lambda: 1_200_000) as home:
     ...     with home.create_stream("shop/orders").writer() as writer:
@@ -25,9 +25,8 @@ class BoundStream:
     ...     BoundStream(home, "shop/orders").tick().ends
     {0: 1}
 
-    What was there before is bound along its marks, as if somebody had read it all the time: so a query over the past
-    moves on in time as it reads, and does not keep every window open until its end. That departs from one timestamp
-    for all of the past; whoever reads sees the same bindings all the same.
+    Events from before the first tick are bound along the stream's marks, as if the stream had been ticked all along. So
+    the watermark of a query over the past rises as it reads, instead of keeping every window open until the end.
     """
 
     __slots__ = ("bindings", "source", "stream")
@@ -41,7 +40,7 @@ class BoundStream:
         bindings: Bindings | None = None,
         **settings: Duration | None,
     ) -> None:
-        """Make the stream known as a source; without an id the source has the name of the stream."""
+        """Register the stream as a source; the default source id is the name of the stream."""
         self.stream: Stream = home.stream(stream)
         self.source = source or stream
         self.bindings = Bindings(home.home) if bindings is None else bindings
@@ -51,29 +50,29 @@ class BoundStream:
             self.bindings.alter(self.source, **settings)
 
     def history(self) -> BindingHistory:
-        """Return what is bound."""
+        """Return the stored bindings."""
         return self.bindings.history(self.source)
 
     def tick(self, *, at_once: bool = False) -> BindingHistory:
-        """Bind what is new, if there is anything and a tick is due, and return all that is bound.
+        """Bind new events if there are any and a tick is due, and return the history.
 
-        With `at_once` it is not waited for the tick: what is in the stream now will be bound.
+        With `at_once`, all events now in the stream are bound without waiting for the tick.
         """
         history = self.history()
         if history.upper == history.origin:
             history = self._bind_past(history)
         seen = _StreamEnds(self.stream, history)
         ends = seen.ends()
-        is_known = all(history.ends.get(segment, 0) >= end for segment, end in ends.items())
-        if is_known and not history.risen(seen.watermarks(ends)):
+        is_bound = all(history.ends.get(segment, 0) >= end for segment, end in ends.items())
+        if is_bound and not history.risen(seen.watermarks(ends)):
             return history
         if not at_once:
             return self.bindings.tick(self.source, seen.ends, seen.watermarks).history
         while True:
             try:
-                wanted = self.bindings.history(self.source)
+                current = self.bindings.history(self.source)
                 ends = seen.ends()
-                return self.bindings.mint(self.source, ends, seen.watermarks(ends), expected_upper=wanted.upper)
+                return self.bindings.mint(self.source, ends, seen.watermarks(ends), expected_upper=current.upper)
             except MintLost:
                 continue
 
@@ -82,7 +81,7 @@ class BoundStream:
         return expand_cut(self.stream.layout, cut, self.stream.ends())
 
     def _bind_past(self, history: BindingHistory) -> BindingHistory:
-        """Bind what the stream had before it was a source, a timestamp for each of some of its entries."""
+        """Bind the events from before the first tick, one timestamp for each of a sample of the marks."""
         layout, ends = self.stream.layout, self.stream.ends()
         index = self.stream.marks_index()
         numbers = index.numbers()
@@ -98,7 +97,7 @@ class BoundStream:
 
 
 class _StreamEnds:
-    """The ends of a stream, and the watermarks that hold where everything before them was read."""
+    """The ends of a stream, and the watermarks that hold once everything before them was read."""
 
     def __init__(self, stream: Stream, history: BindingHistory) -> None:
         self._stream = stream
@@ -106,10 +105,10 @@ class _StreamEnds:
         self._layout = stream.layout
 
     def ends(self) -> dict[int, int]:
-        # In this order: by an older layout the ends can only seem less far, and no watermark holds that should not.
+        # Read the layout first: with an older layout a watermark can only be too low, never too high.
         layout = self._layout = self._stream.layout
         ends = self._stream.ends()
-        # What will not grow any more needs no pair at every tick.
+        # Sealed segments that are bound completely need no further pairs.
         return {
             segment: end
             for segment, end in ends.items()
@@ -122,9 +121,9 @@ class _StreamEnds:
 
 
 def _watermarks_at_cut(stream: Stream, layout: Layout, cut: Position) -> dict[str, int]:
-    found = {}
+    watermarks = {}
     for key in stream.settings.keys:
         entry = time_at(stream.marks_index(key), cut, layout).entry
         if entry is not None and entry.lower is not None:
-            found[key] = entry.lower
-    return found
+            watermarks[key] = entry.lower
+    return watermarks

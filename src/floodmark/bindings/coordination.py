@@ -2,7 +2,7 @@
 
 Spark separates the code that starts an exactly-once query, which knows where its batches must end, from the readers of
 its sources, which know only their offsets. The query names the DataFrames that it reads; a reader that begins under
-such a name registers its offsets, and is then told the stops that are not passed yet.
+such a name registers its offsets, and can then read the stops that remain.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,56 +26,56 @@ class QueryReader:
     query: str
     source: str
     first: SourceOffset
-    """Where it has begun."""
+    """The offset at which it began."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueryStops:
-    """What a reader must know of its query."""
+    """What a reader must know about its query."""
 
     source: str
-    left: tuple[BatchStop, ...]
-    """Where batches must end, of those that are not passed yet."""
-    settles: bool
-    """Whether an empty batch follows the last one, in which comes out what that has closed."""
+    remaining: tuple[BatchStop, ...]
+    """The stops that are not passed yet."""
+    extra_empty_batch: bool
+    """Whether to run one extra empty batch, so that windows closed by the last batch are emitted."""
 
 
 class QueryReaders:
-    """The queries of a home whose readers are told where to stop.
+    """The queries of a home whose readers must end batches at given stops.
 
     >>> with Home.open() as home:
     ...     readers = QueryReaders(home)
-    ...     readers.expect("out", ["a1"], [], settles=True)
-    ...     readers.begin("a1", "orders", SourceOffset("q", None, {}))
-    ...     readers.find("q").query, readers.stops("q").settles, readers.find("r")
+    ...     readers.expect("out", ["a1"], [], extra_empty_batch=True)
+    ...     readers.register("a1", "orders", SourceOffset("q", None, {}))
+    ...     readers.find("q").query, readers.stops("q").extra_empty_batch, readers.find("r")
     ('out', True, None)
     """
 
     __slots__ = ("_home",)
 
     def __init__(self, home: Home) -> None:
-        """Keep them in this home."""
+        """Read and write the queries of `home`."""
         self._home = home
 
-    def expect(self, query: str, names: Iterable[str], stops: Sequence[BatchStop], *, settles: bool) -> None:
-        """Say that a query is about to start, which DataFrames will begin to be read, and where it must stop."""
+    def expect(self, query: str, names: Iterable[str], stops: Sequence[BatchStop], *, extra_empty_batch: bool) -> None:
+        """Announce a query that is about to start: the DataFrames it will read, and its stops."""
         row = {
             "query": query,
             "names": to_json(sorted(names), "names"),
             "stops": to_json([stop.save() for stop in stops], "stops"),
             "passed": 0,
-            "settles": int(settles),
+            "settles": int(extra_empty_batch),
         }
         with self._home.write() as connection:
             upsert_row(connection, QUERIES, row)
 
-    def begun(self, query: str) -> None:
-        """Say that all have begun: who else reads the same DataFrames is another query."""
+    def stop_expecting(self, query: str) -> None:
+        """End registration: later readers of the same DataFrames belong to other queries."""
         with self._home.write() as connection:
             connection.execute(update(QUERIES).where(QUERIES.c.query == query).values(names="[]"))
 
-    def begin(self, name: str, source: str, first: SourceOffset) -> None:
-        """As a reader, say which offsets are of this DataFrame, if a query waits for it."""
+    def register(self, name: str, source: str, first: SourceOffset) -> None:
+        """Register the reader of a DataFrame with its first offset, if a query expects it."""
         with self._home.write() as connection:
             rows = connection.execute(select(QUERIES.c.query, QUERIES.c.names)).all()
             query = next((row.query for row in rows if name in from_json(row.names)), None)
@@ -90,50 +90,50 @@ class QueryReaders:
                 upsert_row(connection, QUERY_READERS, row)
 
     def names(self, query: str) -> set[str]:
-        """Return the DataFrames of a query that have ever begun to be read."""
+        """Return the DataFrames of a query whose readers have ever registered."""
         with self._home.read() as connection:
-            wanted = select(QUERY_READERS.c.name).where(QUERY_READERS.c.query == query)
-            return set(connection.execute(wanted).scalars())
+            names = select(QUERY_READERS.c.name).where(QUERY_READERS.c.query == query)
+            return set(connection.execute(names).scalars())
 
     def find(self, incarnation: str) -> QueryReader | None:
-        """Return whose offsets these are; None if no such query has begun with them."""
+        """Return the reader with this incarnation; None if no query has one."""
         with self._home.read() as connection:
-            wanted = select(QUERY_READERS).where(QUERY_READERS.c.incarnation == incarnation)
-            row = connection.execute(wanted).one_or_none()
+            reader = select(QUERY_READERS).where(QUERY_READERS.c.incarnation == incarnation)
+            row = connection.execute(reader).one_or_none()
         return None if row is None else QueryReader(row.query, row.source, SourceOffset.load(from_json(row.first)))
 
     def stops(self, incarnation: str) -> QueryStops | None:
-        """Return what the reader with these offsets must know; None if it is of no such query."""
-        wanted = (
+        """Return the remaining stops for the reader with this incarnation; None if no query has such a reader."""
+        reader = (
             select(QUERY_READERS.c.source, QUERIES.c.stops, QUERIES.c.passed, QUERIES.c.settles)
             .join(QUERIES, QUERIES.c.query == QUERY_READERS.c.query)
             .where(QUERY_READERS.c.incarnation == incarnation)
         )
         with self._home.read() as connection:
-            row = connection.execute(wanted).one_or_none()
+            row = connection.execute(reader).one_or_none()
         if row is None:
             return None
-        left = tuple(BatchStop.load(stop) for stop in from_json(row.stops)[row.passed :])
-        return QueryStops(row.source, left, bool(row.settles))
+        remaining = tuple(BatchStop.load(stop) for stop in from_json(row.stops)[row.passed :])
+        return QueryStops(row.source, remaining, bool(row.settles))
 
-    def passed(self, query: str, count: int) -> None:
-        """Say that so many of the stops are behind: nobody waits there any more."""
+    def record_passed(self, query: str, count: int) -> None:
+        """Record that the first `count` stops are passed, so that readers no longer wait there."""
         with self._home.write() as connection:
             connection.execute(update(QUERIES).where(QUERIES.c.query == query).values(passed=count))
 
     def forget(self, query: str) -> None:
-        """Forget a query and its readers."""
+        """Delete a query and its readers."""
         with self._home.write() as connection:
             for table in (QUERY_READERS, QUERIES):
                 connection.execute(delete(table).where(table.c.query == query))
 
 
 _SILENT_AFTER: Final = 60_000_000
-"""After so many microseconds a reader that says nothing is waited for no more."""
+"""A reader without a heartbeat for this many microseconds no longer holds back the others."""
 
 
 class AlignedReaders:
-    """What the readers of an alignment have told of themselves, in microseconds of event time.
+    """The reported event-time progress of the readers of an alignment, in microseconds.
 
     >>> with Home.open() as home:
     ...     together = AlignedReaders(home, "orders and payments")
@@ -146,23 +146,22 @@ class AlignedReaders:
     __slots__ = ("_home", "_name")
 
     def __init__(self, home: Home, name: str) -> None:
-        """Speak in this home under a name that the readers share."""
+        """Use the alignment `name` of this home."""
         self._home = home
         self._name = check_text("alignment", name)
 
     def report(self, member: str, watermark: int | None, *, is_caught_up: bool) -> None:
-        """Say how far a reader has come, and whether it has read all there is."""
+        """Report the watermark of a reader, and whether it has read everything there is."""
         with self._home.write() as connection:
             now = self._home.now(connection)
             values = {"watermark": watermark, "is_caught_up": int(is_caught_up), "heard_at": now}
             upsert_row(connection, ALIGNMENTS, {"alignment": self._name, "member": member, **values})
 
     def slowest_other(self, member: str) -> int | None:
-        """Return the lowest watermark of the other readers that have anything to read; None if there is none."""
+        """Return the lowest watermark of the other live readers that have unread rows; None if there is none."""
         others = ALIGNMENTS.c.alignment == self._name, ALIGNMENTS.c.member != member
         with self._home.read() as connection:
             oldest = self._home.now(connection) - _SILENT_AFTER
-            heard = (*others, ALIGNMENTS.c.heard_at >= oldest, ALIGNMENTS.c.is_caught_up == 0)
-            found = connection.execute(select(ALIGNMENTS.c.watermark).where(*heard)).scalars().all()
-        known = [watermark for watermark in found if watermark is not None]
-        return min(known, default=None)
+            lagging = (*others, ALIGNMENTS.c.heard_at >= oldest, ALIGNMENTS.c.is_caught_up == 0)
+            watermarks = connection.execute(select(ALIGNMENTS.c.watermark).where(*lagging)).scalars().all()
+        return min((watermark for watermark in watermarks if watermark is not None), default=None)

@@ -1,6 +1,6 @@
-"""A binding history: which offsets of each partition belong to which timestamp, and the watermarks at these timestamps.
+"""A binding history: the timestamp of each offset of each partition, and the watermarks at these timestamps.
 
-A history is immutable: appending, extending and compacting return another one. There is no clock and no I/O here.
+A history is immutable: appending, extending and compacting return a new one. Pure rules: no clock, no I/O.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,7 +22,7 @@ _MAX_TEXT_LENGTH: Final = 500
 
 
 def check_ends(ends: Mapping[int, int]) -> dict[int, int]:
-    """Return ends, {partition: offset}, as ints, or refuse them.
+    """Return {partition: offset} with ints, or raise an error if an end is not valid.
 
     >>> check_ends({0: -1})
     Traceback (most recent call last):
@@ -31,8 +31,8 @@ def check_ends(ends: Mapping[int, int]) -> dict[int, int]:
     if not isinstance(ends, Mapping):
         raise InvalidValue(
             f"The ends are {ends!r}.",
-            rule="They are a map from partitions to offsets.",
-            remedy="Pass for example {0: 120, 1: 80}; an end is the offset behind the last record.",
+            rule="Ends are a map from partition to offset.",
+            remedy="Pass for example {0: 120, 1: 80}; an end is the offset after the last record.",
             ends=ends,
         )
     checked = {check_int64(partition, "partition"): check_int64(end, "offset") for partition, end in ends.items()}
@@ -40,8 +40,8 @@ def check_ends(ends: Mapping[int, int]) -> dict[int, int]:
         if partition < 0 or end < 0:
             raise InvalidValue(
                 f"The offset of partition {partition} is {end}.",
-                rule="Partitions and offsets count from 0.",
-                remedy="Leave a partition out whose end is not known.",
+                rule="Partitions and offsets are 0 or greater.",
+                remedy=f"Leave out partition {partition} if its end is not known.",
                 partition=partition,
                 offset=end,
             )
@@ -49,7 +49,7 @@ def check_ends(ends: Mapping[int, int]) -> dict[int, int]:
 
 
 def check_watermarks(watermarks: Mapping[str, int]) -> dict[str, int]:
-    """Return watermarks, {key: time}, or refuse them.
+    """Return {key: watermark}, or raise an error if a key or watermark is not valid.
 
     >>> check_watermarks({"": 5})
     Traceback (most recent call last):
@@ -59,7 +59,7 @@ def check_watermarks(watermarks: Mapping[str, int]) -> dict[str, int]:
 
 
 def check_text(what: str, value: object) -> str:
-    """Return the id of a source or holder, or the name of a key, or refuse it.
+    """Return a source id, holder or time key, or raise an error if it is not valid.
 
     >>> check_text("source", "kafka/orders")
     'kafka/orders'
@@ -68,8 +68,8 @@ def check_text(what: str, value: object) -> str:
         return value
     raise InvalidValue(
         f"The {what} is {value!r}.",
-        rule=f"It is printable text of at most {_MAX_TEXT_LENGTH} characters, and not empty.",
-        remedy="Use a name that stays the same when the program is started again.",
+        rule=f"A {what} is 1 to {_MAX_TEXT_LENGTH} printable characters.",
+        remedy=f"Set a {what} such as 'orders' that stays the same across restarts.",
         what=what,
         value=value,
     )
@@ -79,7 +79,7 @@ _MIN_CAPACITY = 16
 
 
 class _SeriesBuffer:
-    """Room for rows. Only the newest version of a column may write behind its last row."""
+    """Arrays shared by the versions of a series. Only the newest version may append in place."""
 
     __slots__ = ("filled", "lock", "ts", "values")
 
@@ -91,25 +91,25 @@ class _SeriesBuffer:
 
 
 class TimeSeries:
-    """Rows (ts, value), the timestamps rising, the values never falling.
+    """An immutable series of (ts, value) rows; timestamps rise, values never fall.
 
-    >>> column = TimeSeries.of([500, 2000], [5, 8])
-    >>> longer = column.append(3000, 8)
-    >>> column.ts.tolist(), longer.ts.tolist(), longer.values.tolist()
+    >>> series = TimeSeries.of([500, 2000], [5, 8])
+    >>> longer = series.append(3000, 8)
+    >>> series.ts.tolist(), longer.ts.tolist(), longer.values.tolist()
     ([500, 2000], [500, 2000, 3000], [5, 8, 8])
     """
 
     __slots__ = ("_buffer", "_start", "_stop")
 
     def __init__(self, buffer: _SeriesBuffer, start: int, stop: int) -> None:
-        """Use `of`, `append` and `from_row`."""
+        """Use `of`, `append` and `from_row` instead."""
         self._buffer = buffer
         self._start = start
         self._stop = stop
 
     @classmethod
     def of(cls, ts: "Int64Array | list[int]", values: "Int64Array | list[int]") -> "TimeSeries":
-        """Return a column of these rows."""
+        """Return a series of these rows."""
         return cls(_SeriesBuffer(max(_MIN_CAPACITY, 2 * len(ts))), 0, 0).extend(ts, values)
 
     @property
@@ -131,16 +131,16 @@ class TimeSeries:
         return self._stop - self._start
 
     def append(self, ts: int, value: int) -> "TimeSeries":
-        """Return a column with one row more, at the cost of that row."""
+        """Return a series with one more row, in constant time."""
         return self.extend([ts], [value])
 
     def extend(self, ts: "Int64Array | list[int]", values: "Int64Array | list[int]") -> "TimeSeries":
-        """Return a column with more rows."""
+        """Return a series with more rows."""
         buffer, start, stop = self._buffer, self._start, self._stop
         with buffer.lock:
             after = stop + len(ts)
             if buffer.filled != stop or after > len(buffer.ts):
-                # Another version has grown from here, or there is no room: the rows that count move to a new place.
+                # Another version has appended here, or the buffer is full: copy the rows to a new buffer.
                 moved = _SeriesBuffer(max(_MIN_CAPACITY, 2 * (after - start)))
                 moved.ts[: stop - start] = self.ts
                 moved.values[: stop - start] = self.values
@@ -151,7 +151,7 @@ class TimeSeries:
         return TimeSeries(buffer, start, after)
 
     def from_row(self, row: int) -> "TimeSeries":
-        """Return a column without the rows before this one, at no cost."""
+        """Return a series without the rows before this one, without copying."""
         return TimeSeries(self._buffer, self._start + row, self._stop) if row > 0 else self
 
 
@@ -159,7 +159,7 @@ _DENSE_FACTOR: Final = 4
 
 
 class Pair(NamedTuple):
-    """One row of a history: `[first, end)` of the partition is bound to `ts`."""
+    """One row of a history: offsets `[first, end)` of the partition are bound to `ts`."""
 
     partition: int
     ts: int
@@ -169,7 +169,7 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BindingHistory:
-    """The bindings of one source, as they were at one moment. What is appended makes another history.
+    """The bindings of one source at one moment.
 
     Each partition has pairs (ts, end): the offsets from the end before up to this one are bound to ts.
 
@@ -179,7 +179,7 @@ class BindingHistory:
     >>> history.cut_at(1999), history.cut_at(2000)
     ({0: 5}, {0: 8})
 
-    It can be read in [since, upper). What was bound below `since` counts as bound at `since`.
+    It is readable in [since, upper). Offsets bound below `since` count as bound at `since`.
 
     >>> history.compact(2000).ts_of(0, 4)
     2000
@@ -187,26 +187,26 @@ class BindingHistory:
 
     source: str
     origin: int
-    """The first timestamp there ever was."""
+    """The first timestamp of the source."""
     since: int
     upper: int
-    """The open timestamp: the lowest to which nothing is bound for good."""
+    """The open timestamp, to which nothing is bound yet."""
     columns: Mapping[int, TimeSeries]
     steps: Mapping[str, TimeSeries]
 
     @classmethod
     def start(cls, ts: int, source: str = "") -> "BindingHistory":
-        """Return the history of a new source, whose first timestamp is this."""
+        """Return the empty history of a new source with this first timestamp."""
         return cls(source, ts, ts, ts, {}, {})
 
     @property
     def is_compacted(self) -> bool:
-        """Whether timestamps were given up: then what is bound at `since` has no place in time of its own."""
+        """Whether timestamps were compacted; then offsets bound at `since` may be older."""
         return self.since > self.origin
 
     @property
     def partitions(self) -> tuple[int, ...]:
-        """The partitions that are known."""
+        """The known partitions."""
         return tuple(sorted(self.columns))
 
     @property
@@ -216,7 +216,7 @@ class BindingHistory:
 
     @property
     def watermarks(self) -> dict[str, int]:
-        """The watermarks at these ends."""
+        """The watermarks at `ends`."""
         return {key: column.last for key, column in sorted(self.steps.items())}
 
     def append(
@@ -227,10 +227,10 @@ class BindingHistory:
         upper: int | None = None,
         watermarks: Mapping[str, int] | None = None,
     ) -> "BindingHistory":
-        """Return the history with a timestamp more, to which everything up to these ends is bound.
+        """Return the history with one more timestamp, to which all offsets up to these ends are bound.
 
-        A partition that is new is bound from its beginning. One that is not named keeps its last pair. A watermark
-        lower than the last one of its key is raised to it.
+        A new partition is bound from offset 0; a partition left out keeps its last pair. A watermark below the last one
+        of its key is ignored.
 
         >>> BindingHistory.start(500).append(500, {0: 11}).append(2000, {0: 9})
         Traceback (most recent call last):
@@ -240,8 +240,8 @@ class BindingHistory:
         if not self.upper <= ts < after:
             raise BindingInvalid(
                 f"The timestamp {ts} was to be bound, and {after} to be opened, while {self.upper} is open.",
-                rule="What is bound is the open timestamp or a later one, and the next one to open is later than it.",
-                remedy="Take timestamps from open_ts() and next_ts().",
+                rule="Only the open timestamp or a later one can be bound, and the next open timestamp lies after it.",
+                remedy="Use the timestamps that open_ts() and next_ts() return.",
                 ts=ts,
                 upper=after,
                 open=self.upper,
@@ -252,20 +252,20 @@ class BindingHistory:
             if column is not None and end < column.last:
                 raise BindingInvalid(
                     f"The end of partition {partition} would go back from {column.last} to {end}.",
-                    rule="Offsets that were bound stay bound.",
-                    remedy="Take what is bound where less is seen; if it stays less, the source was truncated.",
+                    rule="Bound offsets stay bound.",
+                    remedy=f"Pass {column.last} or more; a partition that really ends at {end} was truncated.",
                     partition=partition,
                     bound=column.last,
                     end=end,
                 )
             columns[partition] = TimeSeries.of([ts], [end]) if column is None else column.append(ts, end)
         for key, watermark in self.risen(watermarks or {}).items():
-            known = steps.get(key)
-            steps[key] = TimeSeries.of([ts], [watermark]) if known is None else known.append(ts, watermark)
+            series = steps.get(key)
+            steps[key] = TimeSeries.of([ts], [watermark]) if series is None else series.append(ts, watermark)
         return replace(self, upper=after, columns=columns, steps=steps)
 
     def risen(self, watermarks: Mapping[str, int]) -> dict[str, int]:
-        """Return those watermarks that are above the last ones of their keys.
+        """Return the watermarks that are above the last ones of their keys.
 
         >>> BindingHistory.start(0).append(0, {}, watermarks={"at": 50}).risen({"at": 40, "paid": 7})
         {'paid': 7}
@@ -274,7 +274,7 @@ class BindingHistory:
         return {key: time for key, time in checked.items() if key not in self.steps or time > self.steps[key].last}
 
     def compact(self, since: int) -> "BindingHistory":
-        """Return the history in which what is bound below `since` is bound at `since`; nothing is ever unbound.
+        """Return the history in which offsets bound below `since` are bound at `since`; no offset becomes unbound.
 
         >>> history = BindingHistory.start(42).append(42, {0: 4}).append(43, {0: 5}).append(44, {0: 6}).compact(44)
         >>> history.pairs()
@@ -284,18 +284,18 @@ class BindingHistory:
             return self
         if since >= self.upper:
             raise BindingInvalid(
-                f"The history was to be compacted to {since}, and {self.upper} is open.",
-                rule="The last closed timestamp, at least, stays readable.",
+                f"The history was to be compacted to {since}, but {self.upper} is open.",
+                rule="The last closed timestamp stays readable.",
                 remedy=f"Compact to {self.upper - 1} at most.",
                 since=since,
                 upper=self.upper,
             )
-        # The last row at or below `since` answers for all before it; a lookup raises its timestamp to `since`.
+        # Keep the last row at or below `since`; lookups raise its timestamp to `since`.
         columns = {
             partition: column.from_row(int(np.searchsorted(column.ts, since, side="right")) - 1)
             for partition, column in self.columns.items()
         }
-        # What was bound at `since` itself is judged by the watermark before it, so that one stays.
+        # Rows bound at `since` are judged by the watermark before it, so that step stays.
         steps = {key: column.from_row(int(np.searchsorted(column.ts, since)) - 1) for key, column in self.steps.items()}
         return replace(self, since=since, columns=columns, steps=steps)
 
@@ -308,65 +308,56 @@ class BindingHistory:
         return max(int(column.ts[np.searchsorted(column.values, offset, side="right")]), self.since)
 
     def ts_of_many(self, partition: int, offsets: ArrayLike, unbound: int | None = None) -> Int64Array:
-        """Return the timestamps of many offsets, quickest if they are in order.
+        """Return the timestamps of many offsets; fastest if they are sorted.
 
-        Those that are not bound yet get `unbound`; without it they are refused.
+        Offsets not bound yet get `unbound`; without it they raise OffsetNotBound.
 
         >>> BindingHistory.start(0).append(0, {7: 2}).append(1, {7: 3}).ts_of_many(7, [0, 1, 2, 2])
         array([0, 0, 1, 1])
         """
-        wanted = int64_column(offsets, "offset")
-        if not len(wanted):
-            return wanted
-        low, high = int(wanted.min()), int(wanted.max())
+        offset_array = int64_column(offsets, "offset")
+        if not len(offset_array):
+            return offset_array
+        low, high = int(offset_array.min()), int(offset_array.max())
         check_ends({partition: low})
         column = self.columns.get(partition, _EMPTY_SERIES)
         if high >= column.last and unbound is None:
             raise OffsetNotBound(
-                f"Partition {partition} of {self.source!r} is bound up to {column.last}, and {high} was asked for.",
-                rule="An offset has a timestamp when a tick has bound it.",
-                remedy="Read up to the cut of a timestamp below upper.",
+                f"Partition {partition} of {self.source!r} is bound up to {column.last}, but {high} was asked for.",
+                rule="An offset has a timestamp once a tick has bound it.",
+                remedy=f"Read only offsets below {column.last}, or tick the source first.",
                 source=self.source,
                 partition=partition,
                 offset=high,
                 end=column.last,
             )
-        if (wanted[1:] >= wanted[:-1]).all():
-            return self._in_order(column, wanted, unbound)
-        if high - low < _DENSE_FACTOR * len(wanted):
-            return self._in_order(column, np.arange(low, high + 1), unbound)[wanted - low]
-        places = np.searchsorted(column.values, wanted, side="right")
-        return self._answers(column, unbound)[places]
+        if (offset_array[1:] >= offset_array[:-1]).all():
+            return self._sorted_lookup(column, offset_array, unbound)
+        if high - low < _DENSE_FACTOR * len(offset_array):
+            return self._sorted_lookup(column, np.arange(low, high + 1), unbound)[offset_array - low]
+        rows = np.searchsorted(column.values, offset_array, side="right")
+        return self._timestamps_by_row(column, unbound)[rows]
 
     def cut_at(self, ts: int) -> dict[int, int]:
-        """Return how far each partition is bound at a timestamp that can be read."""
+        """Return how far each partition is bound at a readable timestamp."""
         self.check_valid(ts)
         return self._cut(ts)
 
-    def cut_before(self, ts: int) -> dict[int, int]:
-        """Return where what is bound at `ts` begins; also for the open timestamp.
-
-        >>> BindingHistory.start(500).append(500, {0: 5}, upper=2000).cut_before(2000)
-        {0: 5}
-        """
-        self._check_before(ts, self.since + 1 if self.is_compacted else self.since)
-        return self._cut(ts - 1)
-
     def pairs(self, lower: int | None = None, upper: int | None = None) -> tuple[Pair, ...]:
         """Return the pairs with lower <= ts < upper, by partition and timestamp."""
-        found: list[Pair] = []
+        pairs: list[Pair] = []
         for partition, column in sorted(self.columns.items()):
             first = 0
             for ts, end in zip(np.maximum(column.ts, self.since).tolist(), column.values.tolist(), strict=True):
                 if (lower is None or ts >= lower) and (upper is None or ts < upper):
-                    found.append(Pair(partition, ts, first, end))
+                    pairs.append(Pair(partition, ts, first, end))
                 first = end
-        return tuple(found)
+        return tuple(pairs)
 
     def frontier(self, positions: Mapping[int, int], open_ts: int | None = None) -> int:
-        """Return the lowest timestamp that a reader at these positions may still meet.
+        """Return the lowest timestamp that a reader at these positions may still read.
 
-        `positions` are the next offsets to read. One who reads nothing is at the open timestamp.
+        `positions` are the next offsets to read. A reader without unread offsets is at the open timestamp.
 
         >>> history = BindingHistory.start(500).append(500, {0: 5}, upper=2000)
         >>> history.frontier({0: 4}), history.frontier({0: 5}), history.frontier({})
@@ -377,9 +368,9 @@ class BindingHistory:
         return min((ts for ts in bound if ts is not None), default=still_open)
 
     def watermark_at(self, ts: int) -> dict[str, int]:
-        """Return the watermarks of the binding of `ts`: they hold where it is read to its end."""
+        """Return the watermarks that hold once `ts` is read completely."""
         self.check_valid(ts)
-        return self._stamps(ts, "right")
+        return self._watermarks_at(ts, "right")
 
     def watermark_before(self, ts: int) -> dict[str, int]:
         """Return the watermarks by which rows bound at `ts` are judged: those of the binding before it.
@@ -388,11 +379,13 @@ class BindingHistory:
         >>> history.watermark_before(1), history.watermark_before(2)
         ({}, {'at': 50})
         """
-        self._check_before(ts, self.since)
-        return self._stamps(ts, "left")
+        if not self.since <= check_int64(ts, "timestamp") <= self.upper:
+            fact = f"is not in [{self.since}, {self.upper}], so what was bound before it is not known"
+            raise self._not_valid(ts, fact)
+        return self._watermarks_at(ts, "left")
 
     def check_valid(self, ts: int) -> int:
-        """Return a timestamp that can be read, or refuse it.
+        """Return the timestamp, or raise TimestampNotValid if it cannot be read.
 
         >>> BindingHistory.start(500, "orders").append(500, {0: 5}, upper=2000).check_valid(2000)
         Traceback (most recent call last):
@@ -403,52 +396,50 @@ class BindingHistory:
         return ts
 
     def read_ts(self) -> int:
-        """Return the newest timestamp that can be read.
+        """Return the newest readable timestamp.
 
         >>> BindingHistory.start(500).append(500, {0: 5}, upper=2000).read_ts()
         1999
         """
         if self.upper == self.origin:
-            raise self._not_valid(self.upper, "is open, and no other was there before")
+            raise self._not_valid(self.upper, "is open, and there is no earlier one")
         return max(self.upper - 1, self.since)
 
-    def _in_order(self, column: TimeSeries, wanted: Int64Array, unbound: int | None) -> Int64Array:
-        """Return the timestamps of offsets in order: few ends are searched in many offsets, not the other way round."""
-        first, last = np.searchsorted(column.values, wanted[[0, -1]], side="right")
-        answers = self._answers(column, unbound)[first : last + 1]
-        places = np.searchsorted(wanted, column.values[first:last])
-        return np.repeat(answers, np.diff(places, prepend=0, append=len(wanted)))
+    def _sorted_lookup(self, column: TimeSeries, offsets: Int64Array, unbound: int | None) -> Int64Array:
+        """Return the timestamps of sorted offsets: it searches the few ends in the many offsets."""
+        first, last = np.searchsorted(column.values, offsets[[0, -1]], side="right")
+        timestamps = self._timestamps_by_row(column, unbound)[first : last + 1]
+        bounds = np.searchsorted(offsets, column.values[first:last])
+        return np.repeat(timestamps, np.diff(bounds, prepend=0, append=len(offsets)))
 
-    def _answers(self, column: TimeSeries, unbound: int | None) -> Int64Array:
-        """Return the timestamp of each row, and one more for what lies behind the last."""
+    def _timestamps_by_row(self, column: TimeSeries, unbound: int | None) -> Int64Array:
+        """Return the timestamp of each row, and one more for offsets after the last row."""
         return np.append(np.maximum(column.ts, self.since), self.upper if unbound is None else unbound)
 
     def _cut(self, ts: int) -> dict[int, int]:
         cut = {}
         for partition, column in sorted(self.columns.items()):
-            # A pair from below `since` counts as one at `since`.
+            # Pairs below `since` count as pairs at `since`.
             rows = int(np.searchsorted(column.ts, ts, side="right"))
             if rows:
                 cut[partition] = int(column.values[rows - 1])
         return cut
 
-    def _stamps(self, ts: int, side: str) -> dict[str, int]:
-        stamps = {}
+    def _watermarks_at(self, ts: int, side: str) -> dict[str, int]:
+        watermarks = {}
         for key, column in sorted(self.steps.items()):
             rows = int(np.searchsorted(column.ts, ts, side=side))  # type: ignore[call-overload]
             if rows:
-                stamps[key] = int(column.values[rows - 1])
-        return stamps
-
-    def _check_before(self, ts: int, least: int) -> None:
-        if not least <= check_int64(ts, "timestamp") <= self.upper:
-            raise self._not_valid(ts, f"is not in [{least}, {self.upper}], so what was before it is not known")
+                watermarks[key] = int(column.values[rows - 1])
+        return watermarks
 
     def _not_valid(self, ts: int, fact: str) -> TimestampNotValid:
         return TimestampNotValid(
             f"The timestamp {ts} of {self.source!r} {fact}.",
-            rule="Timestamps can be read from since, below which they were compacted, to upper, which is still open.",
-            remedy="Wait for one that is to come; a hold keeps an old one.",
+            rule="Timestamps are readable from since, below which they are compacted, up to upper, which is open.",
+            remedy="Wait for the first tick of the source."
+            if self.upper == self.origin
+            else f"Read at a timestamp from {self.since} to {self.upper - 1}; a hold keeps old ones readable.",
             source=self.source,
             ts=ts,
             since=self.since,
@@ -469,12 +460,12 @@ def extend_history(
     pairs: Iterable[tuple[int, int, int]],
     steps: Iterable[tuple[str, int, int]],
 ) -> BindingHistory:
-    """Return a history to which others have appended, and which they may have compacted.
+    """Return the history after other processes have appended to it, and perhaps compacted it.
 
-    The rows are (partition, ts, end) and (key, ts, watermark), those of a partition or key together and in order.
+    The rows are (partition, ts, end) and (key, ts, watermark), grouped by partition or key and in timestamp order.
 
-    >>> known = BindingHistory.start(500).append(500, {0: 5}, upper=2000)
-    >>> extend_history(known, 500, 3000, [(0, 2000, 8), (1, 2000, 3)], [("at", 2000, 70)]).cut_at(2000)
+    >>> history = BindingHistory.start(500).append(500, {0: 5}, upper=2000)
+    >>> extend_history(history, 500, 3000, [(0, 2000, 8), (1, 2000, 3)], [("at", 2000, 70)]).cut_at(2000)
     {0: 8, 1: 3}
     """
     longer = replace(
@@ -487,8 +478,8 @@ def _extend_series(columns: Mapping[K, TimeSeries], rows: Iterable[tuple[K, int,
     grown = dict(columns)
     for name, group in groupby(rows, key=itemgetter(0)):
         _, ts, values = zip(*group, strict=True)
-        known = grown.get(name)
-        grown[name] = TimeSeries.of(list(ts), list(values)) if known is None else known.extend(list(ts), list(values))
+        series = grown.get(name)
+        grown[name] = TimeSeries.of(list(ts), list(values)) if series is None else series.extend(list(ts), list(values))
     return grown
 
 

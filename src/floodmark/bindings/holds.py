@@ -1,6 +1,6 @@
-"""Holds keep timestamps readable for sinks and queries; compaction gives up the timestamps below the lowest hold.
+"""Holds keep timestamps readable for sinks and queries; compaction removes timestamps below the lowest hold.
 
-Each change is one transaction that begins by locking the source's row.
+Each change is one transaction that first locks the source's row.
 """
 
 from collections.abc import Callable, Iterable
@@ -20,14 +20,14 @@ from floodmark.control.store.base import upsert_row
 from floodmark.errors import InvalidOption, TimestampNotValid, UnknownHold
 
 STALLED_AFTER: Final = 600_000_000
-"""A hold that has not moved for ten minutes while time went on by as much has stopped moving."""
+"""A hold is stalled if it has not moved for ten minutes and is at least ten minutes behind."""
 
 HOLD_KINDS: Final = ("query", "sink")
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """A claim on a source: timestamps from `ts` on are not given up. All times are by the store's clock.
+    """A claim on a source: timestamps from `ts` on stay readable. Times are in microseconds, by the store's clock.
 
     >>> hold = Hold(
     ...     "orders", "out", "sink", 500, taken_at=0, moved_at=0, heard_at=3, upper=900 * 10**6, now=900 * 10**6
@@ -42,22 +42,22 @@ class Hold:
     ts: int
     taken_at: int
     moved_at: int
-    """When it last moved on."""
+    """When it last moved forward."""
     heard_at: int
-    """When its owner last said where it is, whether it moved or not."""
+    """When its owner last sent a heartbeat, whether the hold moved or not."""
     upper: int
-    """The open timestamp of the source when this was read."""
+    """The open timestamp of the source when the hold was read."""
     now: int
-    """When this was read."""
+    """When the hold was read."""
 
     @property
     def silent_for(self) -> int:
-        """How long its owner was not heard."""
+        """Time since the owner's last heartbeat."""
         return max(self.now - self.heard_at, 0)
 
     @property
     def unmoved_for(self) -> int:
-        """How long it has not moved."""
+        """Time since it last moved."""
         return max(self.now - self.moved_at, 0)
 
     @property
@@ -67,12 +67,12 @@ class Hold:
 
     @property
     def is_stalled(self) -> bool:
-        """Whether it has stopped moving: time went on, and it did not."""
+        """Whether it has stopped moving while timestamps went on."""
         return self.unmoved_for >= STALLED_AFTER and self.behind >= STALLED_AFTER
 
     @property
     def warning(self) -> str | None:
-        """What to tell about a hold that has stopped moving, which makes bindings grow without end."""
+        """A sentence about a stalled hold, which makes bindings grow without limit; None if it is not stalled."""
         if not self.is_stalled:
             return None
         return (
@@ -100,8 +100,8 @@ _SELECT_HOLDS_OF_SOURCE: Final = (
 def load_holds(connection: Connection, row: Row[Any], *, upper: int, now: int) -> tuple[Hold, ...]:
     """Return the holds on a source, the lowest first."""
     return tuple(
-        load_hold(row.source, found, upper, now)
-        for found in connection.execute(_SELECT_HOLDS_OF_SOURCE, {"s": row.source_id})
+        load_hold(row.source, hold, upper, now)
+        for hold in connection.execute(_SELECT_HOLDS_OF_SOURCE, {"s": row.source_id})
     )
 
 
@@ -112,13 +112,13 @@ def load_all_holds(connection: Connection, now: int) -> tuple[Hold, ...]:
 
 
 def load_hold(source: str, row: Row[Any], upper: int, now: int) -> Hold:
-    """Return a row of the table of holds as what it says."""
+    """Return a hold from its row."""
     values = {name: value for name, value in row._mapping.items() if name != "source_id"}
     return Hold(source=source, **values, upper=upper, now=now)
 
 
 def release_silent_holds(connection: Connection, row: Row[Any], now: int, age: int | None) -> tuple[Hold, ...]:
-    """Release the holds on a source, whose row is locked, that were not heard of for so long; return them."""
+    """Release holds on a source (whose row is locked) whose owners were silent for `age` or longer; return them."""
     if age is None:
         return ()
     silent = [hold for hold in load_holds(connection, row, upper=row.upper, now=now) if hold.silent_for >= age]
@@ -134,45 +134,47 @@ _H: Final = HOLDS.c
 class HoldStore:
     """The holds on the sources of a home."""
 
-    __slots__ = ("_home", "_reached")
+    __slots__ = ("_failpoint", "_home")
 
-    def __init__(self, home: Home, reached: Callable[[str], None]) -> None:
-        """Keep them in this home."""
+    def __init__(self, home: Home, failpoint: Callable[[str], None]) -> None:
+        """Read and write the holds of `home`."""
         self._home = home
-        self._reached = reached
+        self._failpoint = failpoint
 
-    def take(self, source: str, holder: str, ts: int, kind: str) -> Hold:
-        """Take a hold, or take it anew at another timestamp that can still be read."""
+    def hold(self, source: str, holder: str, ts: int, kind: str) -> Hold:
+        """Create a hold, or move an existing one to any readable timestamp."""
         check_text("holder", holder)
         if kind not in HOLD_KINDS:
             raise InvalidOption(
                 f"The kind of the hold is {kind!r}.",
-                rule=f"It is one of {', '.join(HOLD_KINDS)}.",
-                remedy=did_you_mean(str(kind), HOLD_KINDS, otherwise="Say who holds."),
+                rule=f"The kind is one of {', '.join(HOLD_KINDS)}.",
+                remedy=did_you_mean(
+                    str(kind), HOLD_KINDS, otherwise="Use kind='query' for a reader, 'sink' for a sink."
+                ),
                 kind=kind,
             )
         with self._home.write() as connection:
             row = find_source(connection, source, lock=True)
             _check_can_be_held(row, ts)
-            self._reached("hold: checked")
+            self._failpoint("hold: checked")
             now = self._home.now(connection)
-            known = connection.execute(select(HOLDS).where(_is_hold(row, holder))).one_or_none()
-            # One that starts again and again at the same place has not moved.
-            moved_at = now if known is None or ts > known.ts else known.moved_at
-            taken_at = now if known is None else known.taken_at
+            existing = connection.execute(select(HOLDS).where(_is_hold(row, holder))).one_or_none()
+            # Taking it again at the same timestamp is no movement.
+            moved_at = now if existing is None or ts > existing.ts else existing.moved_at
+            taken_at = now if existing is None else existing.taken_at
             values = {"kind": kind, "ts": ts, "taken_at": taken_at, "moved_at": moved_at, "heard_at": now}
             upsert_row(connection, HOLDS, {"source_id": row.source_id, "holder": holder, **values})
-            self._reached("hold: before the commit")
+            self._failpoint("hold: before the commit")
             return Hold(source, holder, kind, ts, taken_at, moved_at, heard_at=now, upper=row.upper, now=now)
 
     def advance(self, source: str, holder: str, ts: int) -> Hold:
-        """Move a hold on; a lower timestamp leaves it where it is."""
+        """Move a hold forward and renew its heartbeat; a lower timestamp leaves it where it is."""
         with self._home.write() as connection:
             row = find_source(connection, source, lock=True)
-            known = self._require(connection, row, holder)
-            _check_can_be_held(row, max(check_int64(ts, "timestamp"), known.ts))
+            existing = self._require(connection, row, holder)
+            _check_can_be_held(row, max(check_int64(ts, "timestamp"), existing.ts))
             now = self._home.now(connection)
-            moves = {"ts": ts, "moved_at": now} if ts > known.ts else {}
+            moves = {"ts": ts, "moved_at": now} if ts > existing.ts else {}
             connection.execute(update(HOLDS).where(_is_hold(row, holder)).values(heard_at=now, **moves))
             return load_hold(source, self._require(connection, row, holder), row.upper, now)
 
@@ -183,12 +185,12 @@ class HoldStore:
             return connection.execute(delete(HOLDS).where(_is_hold(row, holder))).rowcount == 1
 
     def release_older_than(self, age: Duration, source: str | None) -> tuple[Hold, ...]:
-        """Release holds whose owners were not heard for so long, and return them."""
+        """Release holds whose owners were silent for `age` or longer, and return them."""
         least = duration_micros(age, "age", least=1)
         with self._home.read() as connection:
-            known = connection.execute(select(SOURCES.c.source).order_by(SOURCES.c.source)).scalars().all()
+            names = connection.execute(select(SOURCES.c.source).order_by(SOURCES.c.source)).scalars().all()
         released: list[Hold] = []
-        for name in known if source is None else [source]:
+        for name in names if source is None else [source]:
             with self._home.write() as connection:
                 row = find_source(connection, name, lock=True)
                 released += release_silent_holds(connection, row, self._home.now(connection), least)
@@ -205,16 +207,16 @@ class HoldStore:
 
     @staticmethod
     def _require(connection: Connection, row: Row[Any], holder: str) -> Row[Any]:
-        found = connection.execute(select(HOLDS).where(_is_hold(row, holder))).one_or_none()
-        if found is None:
+        hold = connection.execute(select(HOLDS).where(_is_hold(row, holder))).one_or_none()
+        if hold is None:
             raise UnknownHold(
-                f"{holder!r} holds nothing of {row.source!r}.",
-                rule="A hold is moved from when it is taken to when it is released, by command or for its age.",
-                remedy="Take it again with hold(), if the timestamp can still be read.",
+                f"{holder!r} has no hold on {row.source!r}.",
+                rule="A hold can be moved until it is released, by command or by the source's release_after.",
+                remedy="Take it again with hold(), if the timestamp is still readable.",
                 source=row.source,
                 holder=holder,
             )
-        return found
+        return hold
 
 
 def _is_hold(row: Row[Any], holder: str) -> Any:
@@ -225,8 +227,8 @@ def _check_can_be_held(row: Row[Any], ts: int) -> None:
     if not row.since <= check_int64(ts, "timestamp") <= row.upper:
         raise TimestampNotValid(
             f"The timestamp {ts} of {row.source!r} cannot be held: it is not in [{row.since}, {row.upper}].",
-            rule="A hold keeps what is there: what was compacted does not come back, and what is to come needs none.",
-            remedy="Hold since or a later timestamp; whoever needs an older one must start anew.",
+            rule="A hold lies between since, below which timestamps are compacted, and the open timestamp.",
+            remedy=f"Hold {row.since} or later; a reader that needs an older timestamp must start over.",
             source=row.source,
             ts=ts,
             since=row.since,
@@ -236,22 +238,22 @@ def _check_can_be_held(row: Row[Any], ts: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class CompactionResult:
-    """What a compaction came to."""
+    """What a compaction did."""
 
     since: int
-    """The lowest timestamp that can be read now."""
+    """The lowest readable timestamp after it."""
     moved: bool
-    """Whether that is higher than before."""
+    """Whether `since` rose."""
     held_by: tuple[str, ...]
-    """Who keeps it from going further."""
+    """The holders that prevent it from rising further."""
     released: tuple[Hold, ...]
-    """The holds that were released since their owners had not been heard for too long."""
+    """Holds released because their owners were silent for too long."""
 
 
 def since_after_compaction(since: int, upper: int, window: int | None, holds: Iterable[int]) -> int:
-    """Return how far timestamps may be given up: to the lowest hold, or a window behind `upper`. Never back.
+    """Return the new `since`: the lowest hold, or `window` behind `upper` if that is lower. It never goes back.
 
-    The last closed timestamp always stays readable. Without a window nothing is given up.
+    The last closed timestamp always stays readable. Without a window nothing is compacted.
 
     >>> (
     ...     since_after_compaction(0, upper=5000, window=0, holds=[2000, 3000]),
@@ -269,8 +271,8 @@ def since_after_compaction(since: int, upper: int, window: int | None, holds: It
     return max(since, min(upper - window, upper - 1, *holds))
 
 
-# A pair at the new `since` that is there already reaches at least as far as those below it. That nothing lies below
-# the old one is said so that PostgreSQL need not walk over what was deleted there.
+# An existing pair at the new `since` already covers those below it. `ts >= :before` is redundant, but saves PostgreSQL
+# from scanning the dead rows below the old `since`.
 _MOVE_PAIRS: Final = text(
     "INSERT INTO binding_pair (source_id, ts, part, end_offset) "
     "SELECT source_id, :since, part, MAX(end_offset) FROM binding_pair "
@@ -278,7 +280,7 @@ _MOVE_PAIRS: Final = text(
     "ON CONFLICT (source_id, ts, part) DO NOTHING"
 )
 _DROP_PAIRS: Final = text("DELETE FROM binding_pair WHERE source_id = :s AND ts >= :before AND ts < :since")
-# The newest step below `since` is what rows bound at `since` are judged by.
+# Rows bound at `since` are judged by the newest step below it, so that step stays.
 _DROP_STEPS: Final = text(
     "DELETE FROM binding_watermark WHERE source_id = :s AND ts < "
     "(SELECT MAX(newer.ts) FROM binding_watermark AS newer WHERE newer.source_id = :s "
@@ -287,16 +289,16 @@ _DROP_STEPS: Final = text(
 
 
 def compact_source(connection: Connection, row: Row[Any], upper: int, now: int) -> CompactionResult:
-    """Compact a source whose row is locked, and whose open timestamp is `upper`."""
+    """Compact a source whose row is locked and whose open timestamp is `upper`."""
     released = release_silent_holds(connection, row, now, row.release_after)
     holds = load_holds(connection, row, upper=upper, now=now)
     since = since_after_compaction(row.since, upper, row.compaction_window, [hold.ts for hold in holds])
     if since > row.since:
-        here = {"s": row.source_id, "since": since}
+        key = {"s": row.source_id, "since": since}
         for statement in (_MOVE_PAIRS, _DROP_PAIRS):
-            connection.execute(statement, {**here, "before": row.since})
-        connection.execute(_DROP_STEPS, here)
+            connection.execute(statement, {**key, "before": row.since})
+        connection.execute(_DROP_STEPS, key)
         connection.execute(update(SOURCES).where(SOURCES.c.source_id == row.source_id).values(since=since))
-    without = since_after_compaction(row.since, upper, row.compaction_window, [])
-    held_by = tuple(hold.holder for hold in holds if hold.ts <= since < without)
+    unheld_since = since_after_compaction(row.since, upper, row.compaction_window, [])
+    held_by = tuple(hold.holder for hold in holds if hold.ts <= since < unheld_since)
     return CompactionResult(since, since > row.since, held_by, released)

@@ -1,8 +1,8 @@
-"""Closing (minting) the open timestamp: one transaction, by whichever process comes first.
+"""Minting: closing the open timestamp of a source, in one transaction, by whichever process comes first.
 
 The transaction locks the source's row, checks that no other process has minted, moves `upper`, and writes a pair for
-each partition and the watermarks that rose. A process that is killed anywhere leaves all of it or nothing.
-`HistoryCache` reads what is stored: the whole history once, and then only what was added.
+each partition and the watermarks that rose. It is atomic: a process killed at any point leaves all of it or nothing.
+`HistoryCache` reads the whole stored history once, and then only new rows.
 """
 
 import time
@@ -32,7 +32,7 @@ _SELECT_STEPS: Final = (
     .where(WATERMARK_STEPS.c.source_id == bindparam("s"), WATERMARK_STEPS.c.ts >= bindparam("lower"))
     .order_by(WATERMARK_STEPS.c.time_key, WATERMARK_STEPS.c.ts)
 )
-# What is below a bound, in one row each: ends and watermarks never fall, so the greatest is the last.
+# Ends and watermarks never fall, so the maximum below a bound is the last value.
 _SELECT_PAIRS_BELOW: Final = (
     select(PAIRS.c.part, func.max(PAIRS.c.ts), func.max(PAIRS.c.end_offset))
     .where(PAIRS.c.source_id == bindparam("s"), PAIRS.c.ts < bindparam("lower"))
@@ -48,48 +48,48 @@ _SELECT_STEPS_BELOW: Final = (
 
 
 class HistoryCache:
-    """The newest history of each source that was read, by the id of the source; a dropped one has another."""
+    """The newest history read of each source, by source id; a dropped source's id is never reused."""
 
-    __slots__ = ("_known", "_lock")
+    __slots__ = ("_histories", "_lock")
 
     def __init__(self) -> None:
-        """Know none."""
-        self._known: dict[int, BindingHistory] = {}
+        """Start empty."""
+        self._histories: dict[int, BindingHistory] = {}
         self._lock = Lock()
 
     def read(self, connection: Connection, row: Row[Any]) -> BindingHistory:
-        """Return the history as it is in this transaction, in which the row of the source was read."""
-        known = self._known.get(row.source_id)
-        if known is None or known.upper > row.upper:
-            # None was read, or another thread has read on while this transaction saw an older state.
-            known = BindingHistory(row.source, row.origin, row.origin, row.origin, {}, {})
-        if (known.upper, known.since) != (row.upper, row.since):
-            lower = {"s": row.source_id, "lower": known.upper}
-            known = extend_history(
-                known,
+        """Return the history as of the transaction that read `row`."""
+        history = self._histories.get(row.source_id)
+        if history is None or history.upper > row.upper:
+            # Not cached, or another thread has cached a newer state than this transaction sees.
+            history = BindingHistory(row.source, row.origin, row.origin, row.origin, {}, {})
+        if (history.upper, history.since) != (row.upper, row.since):
+            lower = {"s": row.source_id, "lower": history.upper}
+            history = extend_history(
+                history,
                 row.since,
                 row.upper,
                 connection.execute(_SELECT_PAIRS, lower),
                 connection.execute(_SELECT_STEPS, lower),
             )
-        self.keep(row.source_id, known)
-        return known
+        self.keep(row.source_id, history)
+        return history
 
     def keep(self, source_id: int, history: BindingHistory) -> None:
-        """Remember a history that is stored, unless a newer one is known."""
+        """Cache a stored history, unless a newer one is cached."""
         with self._lock:
-            known = self._known.get(source_id)
-            if known is None or (history.upper, history.since) >= (known.upper, known.since):
-                self._known[source_id] = history
+            cached = self._histories.get(source_id)
+            if cached is None or (history.upper, history.since) >= (cached.upper, cached.since):
+                self._histories[source_id] = history
 
     def forget(self, source_id: int) -> None:
-        """Forget a source that was dropped."""
+        """Remove a dropped source."""
         with self._lock:
-            self._known.pop(source_id, None)
+            self._histories.pop(source_id, None)
 
 
 def read_history_from(connection: Connection, row: Row[Any], lower: int) -> BindingHistory:
-    """Return the history as if it had been compacted to `lower`, and read no more than that takes."""
+    """Return the history as if compacted to `lower`, reading only the rows that needs."""
     bound = {"s": row.source_id, "lower": lower}
     empty = BindingHistory(row.source, row.origin, row.origin, row.origin, {}, {})
     below = extend_history(
@@ -109,13 +109,13 @@ def read_history_from(connection: Connection, row: Row[Any], lower: int) -> Bind
 
 
 Ends = Mapping[int, int]
-"""{partition: end}: how far each partition is filled; the offset behind its last record."""
+"""{partition: end}: the offset after the last record of each partition."""
 EndsProvider = Ends | Callable[[], Ends]
-"""Ends, or what asks for them."""
+"""Ends, or a function that returns them."""
 Watermarks = Mapping[str, int]
 """{time key: watermark}."""
 WatermarksProvider = Watermarks | Callable[[Ends], Watermarks]
-"""The watermarks that hold at some ends, or what computes them."""
+"""The watermarks that hold at some ends, or a function that computes them."""
 
 FAILPOINTS: Final = (
     "mint: before the transaction",
@@ -126,7 +126,7 @@ FAILPOINTS: Final = (
     "mint: before the commit",
     "mint: after the commit",
 )
-"""The places in minting at which a test may stop the process."""
+"""The points in minting where a test may kill the process."""
 _BEFORE, _LOCKED, _UPPER_MOVED, _PAIRS_WRITTEN, _STEPS_WRITTEN, _BEFORE_COMMIT, _AFTER_COMMIT = FAILPOINTS
 
 _ATTEMPTS: Final = 20
@@ -141,7 +141,7 @@ _INSERT_STEPS: Final = insert(WATERMARK_STEPS)
 
 @dataclass(frozen=True, slots=True)
 class TickResult:
-    """What a tick came to: the history, and whether this call has closed a timestamp."""
+    """The history after a tick, and whether this call closed a timestamp."""
 
     history: BindingHistory
     minted: bool
@@ -149,7 +149,7 @@ class TickResult:
 
 @dataclass(frozen=True, slots=True)
 class MintRequest:
-    """What is to be minted: on top of `expected_upper`, at the open timestamp or at one that was proposed."""
+    """What to mint on top of `expected_upper`; `ts` and `upper` are set for a proposed timestamp."""
 
     ends: Ends
     watermarks: Watermarks
@@ -162,47 +162,47 @@ class MintRequest:
 class Minter:
     """Closes timestamps of the sources of a home."""
 
-    __slots__ = ("_histories", "_home", "_own_clock", "_reached")
+    __slots__ = ("_failpoint", "_histories", "_home", "_own_clock")
 
     def __init__(
-        self, home: Home, histories: HistoryCache, own_clock: Callable[[], int], reached: Callable[[str], None]
+        self, home: Home, histories: HistoryCache, own_clock: Callable[[], int], failpoint: Callable[[str], None]
     ) -> None:
-        """Close them in this home."""
+        """Mint in this home."""
         self._home = home
         self._histories = histories
         self._own_clock = own_clock
-        self._reached = reached
+        self._failpoint = failpoint
 
-    def mint(self, source: str, wanted: MintRequest, *, compact: bool = False) -> BindingHistory:
-        """Close a timestamp, or raise `MintLost` if somebody else was first."""
-        self._reached(_BEFORE)
+    def mint(self, source: str, request: MintRequest, *, compact: bool = False) -> BindingHistory:
+        """Close a timestamp, or raise MintLost if another process was first."""
+        self._failpoint(_BEFORE)
         with self._home.write() as connection:
             row = find_source(connection, source, lock=True)
-            self._reached(_LOCKED)
-            if wanted.identity is not None:
-                check_identity(row, wanted.identity)
-            if row.upper != wanted.expected_upper:
-                raise _mint_lost(row, wanted.expected_upper)
+            self._failpoint(_LOCKED)
+            if request.identity is not None:
+                check_identity(row, request.identity)
+            if row.upper != request.expected_upper:
+                raise _mint_lost(row, request.expected_upper)
             before = self._histories.read(connection, row)
-            check_not_truncated(before, wanted.ends)
+            check_not_truncated(before, request.ends)
             now = self._home.now(connection)
-            ts = open_ts(now, row.tick, row.upper) if wanted.ts is None else wanted.ts
-            upper = next_ts(now, row.tick, ts) if wanted.upper is None else wanted.upper
-            # Whoever has proposed a timestamp has taken it from a clock too.
+            ts = open_ts(now, row.tick, row.upper) if request.ts is None else request.ts
+            upper = next_ts(now, row.tick, ts) if request.upper is None else request.upper
+            # A proposed timestamp also comes from a clock.
             check_clock(max(now, upper - row.tick), self._own_clock(), row.upper, source)
-            history = before.append(ts, wanted.ends, upper=upper, watermarks=wanted.watermarks)
-            self._write(connection, row, ts, upper, now, wanted, before.risen(wanted.watermarks))
+            history = before.append(ts, request.ends, upper=upper, watermarks=request.watermarks)
+            self._write(connection, row, ts, upper, now, request, before.risen(request.watermarks))
             if compact and row.compaction_window is not None:
                 history = history.compact(compact_source(connection, row, upper, now).since)
-            self._reached(_BEFORE_COMMIT)
-        self._reached(_AFTER_COMMIT)
+            self._failpoint(_BEFORE_COMMIT)
+        self._failpoint(_AFTER_COMMIT)
         self._histories.keep(row.source_id, history)
         return history
 
     def tick(
         self, source: str, ends: EndsProvider, watermarks: WatermarksProvider, identity: JsonValue | None
     ) -> TickResult:
-        """Close the open timestamp if a tick is due and nobody else has; return the newest history."""
+        """Close the open timestamp if a tick is due and no other process has; return the newest history."""
         for _ in range(_ATTEMPTS):
             with self._home.read() as connection:
                 row = find_source(connection, source)
@@ -210,10 +210,10 @@ class Minter:
                 if not is_due(self._home.now(connection), row.minted_at, row.tick):
                     return TickResult(history, minted=False)
             seen = _ends_to_bind(ends, history)
-            known = watermarks(seen) if callable(watermarks) else watermarks
+            marks = watermarks(seen) if callable(watermarks) else watermarks
             try:
-                wanted = MintRequest(seen, known, history.upper, identity)
-                return TickResult(self.mint(source, wanted, compact=True), minted=True)
+                request = MintRequest(seen, marks, history.upper, identity)
+                return TickResult(self.mint(source, request, compact=True), minted=True)
             except MintLost:
                 continue
         return TickResult(history, minted=False)
@@ -225,38 +225,38 @@ class Minter:
         ts: int,
         upper: int,
         now: int,
-        wanted: MintRequest,
+        request: MintRequest,
         risen: Watermarks,
     ) -> None:
-        here = {"source_id": row.source_id, "ts": ts}
+        key = {"source_id": row.source_id, "ts": ts}
         moved = connection.execute(_MOVE_UPPER, {"s": row.source_id, "expected": row.upper, "after": upper, "now": now})
         if moved.rowcount != 1:
-            raise _mint_lost(row, wanted.expected_upper)
-        self._reached(_UPPER_MOVED)
-        pairs = [{**here, "part": part, "end_offset": end} for part, end in check_ends(wanted.ends).items()]
+            raise _mint_lost(row, request.expected_upper)
+        self._failpoint(_UPPER_MOVED)
+        pairs = [{**key, "part": part, "end_offset": end} for part, end in check_ends(request.ends).items()]
         if pairs:
             connection.execute(_INSERT_PAIRS, pairs)
-        self._reached(_PAIRS_WRITTEN)
-        steps = [{**here, "time_key": key, "watermark": watermark} for key, watermark in risen.items()]
+        self._failpoint(_PAIRS_WRITTEN)
+        steps = [{**key, "time_key": name, "watermark": watermark} for name, watermark in risen.items()]
         if steps:
             connection.execute(_INSERT_STEPS, steps)
-        self._reached(_STEPS_WRITTEN)
+        self._failpoint(_STEPS_WRITTEN)
 
 
 def check_not_truncated(history: BindingHistory, ends: Ends) -> None:
-    """Refuse ends, seen after the history was read, that are below what is bound.
+    """Raise an error if ends, read after the history, are below what is bound.
 
     >>> check_not_truncated(BindingHistory.start(0, "orders").append(0, {0: 11}), {0: 9})
     Traceback (most recent call last):
-    floodmark.errors.SourceTruncated: Partition 0 of 'orders' ends at 9, and is bound up to 11. ... [source-truncated]
+    floodmark.errors.SourceTruncated: Partition 0 of 'orders' ends at 9, but is bound up to 11. ... [source-truncated]
     """
     bound = history.ends
     for partition, end in check_ends(ends).items():
         if end < bound.get(partition, 0):
             raise SourceTruncated(
-                f"Partition {partition} of {history.source!r} ends at {end}, and is bound up to {bound[partition]}.",
-                rule="What was bound stays where it is: a partition only grows.",
-                remedy="Look whether it was truncated or made anew; if so, drop the source and bind it from the start.",
+                f"Partition {partition} of {history.source!r} ends at {end}, but is bound up to {bound[partition]}.",
+                rule="A bound partition never shrinks.",
+                remedy="If it was truncated or recreated, drop the source and bind it again from the start.",
                 source=history.source,
                 partition=partition,
                 end=end,
@@ -268,19 +268,19 @@ def _ends_to_bind(ends: EndsProvider, history: BindingHistory) -> Ends:
     """Return the ends to bind on top of a history that was read before."""
     if callable(ends):
         seen = check_ends(ends())
-        # An end below what is bound was told by somebody who did not know better yet, or it stays so.
+        # An end below what is bound may come from a lagging broker: ask once more.
         is_below = any(seen.get(partition, bound) < bound for partition, bound in history.ends.items())
         return ends() if is_below else seen
-    # They are older than the history: another process may have bound more since, which is no less true.
+        # These ends were read before the history, which may have bound more since.
     bound = history.ends
     return {partition: max(end, bound.get(partition, 0)) for partition, end in check_ends(ends).items()}
 
 
 def _mint_lost(row: Row[Any], expected: int) -> MintLost:
     return MintLost(
-        f"The open timestamp of {row.source!r} is {row.upper}, and {expected} was to be closed.",
-        rule="A timestamp is closed once, by whoever comes first.",
-        remedy="Read the history again, and bind what it has not bound.",
+        f"The open timestamp of {row.source!r} is {row.upper}, not the expected {expected}.",
+        rule="A timestamp is closed once, by the first process that does.",
+        remedy=f"Read the history again, and retry with expected_upper={row.upper}.",
         source=row.source,
         expected_upper=expected,
         upper=row.upper,
@@ -288,7 +288,7 @@ def _mint_lost(row: Row[Any], expected: int) -> MintLost:
 
 
 def _monotonic_micros() -> int:
-    """Return microseconds that pass while the machine sleeps too, where it can tell, and never jump."""
+    """Return microseconds from a clock that never jumps, and that counts suspended time where the system can."""
     clock = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
     return (time.monotonic_ns() if clock is None else time.clock_gettime_ns(clock)) // 1000
 
@@ -297,8 +297,8 @@ _PROCESS_EPOCH: Final = time.time_ns() // 1000 - _monotonic_micros()
 
 
 def own_clock() -> int:
-    """Return what time it is by this process alone: what the host said at its start, and how long it runs.
+    """Return the time by this process alone: the host's time when the process started, plus its running time.
 
-    Whoever sets the clock of the host does not move it. That tells a jump even where store and process share a host.
+    It does not move when the host's clock is set, so it shows a jump even if the store runs on the same host.
     """
     return _PROCESS_EPOCH + _monotonic_micros()

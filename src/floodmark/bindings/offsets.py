@@ -1,6 +1,6 @@
 """Offsets of a reader of a bound source: their order, where the next batch ends, and which rows are in it.
 
-There is no clock and no I/O here.
+Pure rules: no clock, no I/O.
 """
 
 from bisect import bisect_left, bisect_right
@@ -16,7 +16,7 @@ from floodmark.errors import SnapshotInvalid
 
 @dataclass(frozen=True, slots=True)
 class SourceOffset:
-    """A place in a source. It reads the same today and after a restart, for everybody who reads the source.
+    """A position in a source. It means the same rows for all readers, also after a restart.
 
     >>> offset = SourceOffset("a1b2", 2000, {0: 7}, {"at": 50})
     >>> SourceOffset.load(offset.save()) == offset
@@ -24,18 +24,18 @@ class SourceOffset:
     """
 
     incarnation: str
-    """Which query it belongs to: one that starts anew has another."""
+    """Id of the query run that it belongs to; a query that starts over gets a new one."""
     ts: int | None
-    """The timestamp that was read last, perhaps not to its end; None before the first."""
+    """The timestamp read last, perhaps not completely; None before the first."""
     cut: Mapping[int, int]
-    """How far each partition was read."""
+    """The next offset to read of each partition."""
     watermarks: Mapping[str, int] = field(default_factory=dict)
-    """How far time has come: that of the last timestamp that was read to its end."""
+    """The watermarks of the last timestamp that was read completely."""
     step: int = 0
-    """How many empty steps were taken here."""
+    """The number of empty batches taken at this position."""
 
     def save(self) -> dict[str, Any]:
-        """Return it as JSON values."""
+        """Return the offset as JSON values."""
         return {
             "incarnation": self.incarnation,
             "ts": self.ts,
@@ -46,7 +46,7 @@ class SourceOffset:
 
     @classmethod
     def load(cls, saved: Mapping[str, Any]) -> "SourceOffset":
-        """Return what was saved."""
+        """Return a saved offset."""
         try:
             cut = {int(partition): int(end) for partition, end in saved["cut"].items()}
             watermarks = {str(key): int(time) for key, time in saved["watermarks"].items()}
@@ -54,49 +54,49 @@ class SourceOffset:
             return cls(str(saved["incarnation"]), ts, cut, watermarks, int(saved["step"]))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise SnapshotInvalid(
-                f"An offset is {saved!r:.200}.",
-                rule="It has an incarnation, ts, cut, watermarks and step, as this release writes them.",
+                f"The offset {saved!r:.200} cannot be read.",
+                rule="An offset has the fields incarnation, ts, cut, watermarks and step.",
                 remedy="Start the query with a new checkpoint.",
             ) from error
 
     def is_at_end_of_ts(self, history: BindingHistory) -> bool:
-        """Return whether all that is bound up to its timestamp was read."""
+        """Return whether all rows bound up to its timestamp were read."""
         if self.ts is None:
             return True
         return all(self.cut.get(partition, 0) >= end for partition, end in cut_upto(history, self.ts).items())
 
 
 def cut_upto(history: BindingHistory, ts: int | None) -> dict[int, int]:
-    """Return how far each partition is bound at a timestamp, also one that was compacted; nothing before the first."""
+    """Return how far each partition is bound at a timestamp, which may be compacted; {} before the first."""
     return {} if ts is None or ts < history.origin else history.cut_at(max(ts, history.since))
 
 
 QueryPosition = Mapping[str, SourceOffset]
-"""Where a query is, in all of its sources: {source: offset}."""
+"""The position of a query in all of its sources: {source: offset}."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchStop:
-    """A place at which a batch must end, in all sources at once: one that is there first waits for the others."""
+    """A position where a batch must end in all sources at once; a source that is there first waits for the others."""
 
-    place: QueryPosition
+    position: QueryPosition
     in_one: bool
-    """Whether one batch goes there from the stop before, however large it is; else it may take any number."""
+    """Whether a single batch must lead here from the stop before, however large; else any number of batches may."""
 
     def save(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        return {"place": save_query_position(self.place), "in_one": self.in_one}
+        """Return the stop as JSON values."""
+        return {"place": save_query_position(self.position), "in_one": self.in_one}
 
     @classmethod
     def load(cls, saved: Mapping[str, Any]) -> "BatchStop":
-        """Return what was saved."""
+        """Return a saved stop."""
         return cls(load_query_position(saved["place"]), bool(saved["in_one"]))
 
 
 def compare_offsets(one: SourceOffset, other: SourceOffset) -> int | None:
-    """Return -1, 0 or 1 if `one` lies before, at or behind `other`, and None if neither can be said.
+    """Return -1, 0 or 1 if `one` lies before, at or after `other`; None if neither lies before the other.
 
-    A partition that is not named was not read. Empty steps at one place count. Of which query an offset is does not.
+    A partition left out of a cut was not read. Empty steps count; the incarnation does not.
 
     >>> inside, whole = SourceOffset("q", 2, {0: 7}), SourceOffset("q", 2, {0: 9})
     >>> (
@@ -114,17 +114,17 @@ def compare_offsets(one: SourceOffset, other: SourceOffset) -> int | None:
     if behind and ahead:
         return None
     by_rows = ahead - behind
-    # Time goes on also where no row comes; but whoever is later has not read less.
+    # Timestamps also advance without rows; but the later offset must not have read less.
     by_ts = _sign(_ts_or_lowest(one.ts), _ts_or_lowest(other.ts))
     if by_ts:
         return by_ts if by_rows in (0, by_ts) else None
     return by_rows or _sign(one.step, other.step)
 
 
-def clip_to_stop(source: str, stops: Sequence[BatchStop], start: SourceOffset, wanted: SourceOffset) -> SourceOffset:
-    """Return where a batch of a source ends that would go from `start` to `wanted`, if it must not pass a stop.
+def clip_to_stop(source: str, stops: Sequence[BatchStop], start: SourceOffset, end: SourceOffset) -> SourceOffset:
+    """Return where a batch of a source from `start` to `end` must end so that it does not pass the first stop.
 
-    A source that has come to the first of the stops waits there, until that is none any more.
+    A source that has reached the first stop stays there until the stop is removed.
 
     >>> at = lambda end: SourceOffset("q", 1, {0: end})
     >>> stops = (BatchStop({"s": at(5)}, in_one=False), BatchStop({"s": at(9)}, in_one=True))
@@ -133,23 +133,23 @@ def clip_to_stop(source: str, stops: Sequence[BatchStop], start: SourceOffset, w
     >>> clip_to_stop("s", stops, at(5), at(7)).cut, clip_to_stop("s", stops[1:], at(5), at(7)).cut
     ({0: 5}, {0: 9})
     """
-    stop = next((stop for stop in stops if source in stop.place), None)
+    stop = next((stop for stop in stops if source in stop.position), None)
     if stop is None:
-        return wanted
-    end = replace(stop.place[source], incarnation=start.incarnation)
-    if compare_offsets(start, end) != -1:
+        return end
+    limit = replace(stop.position[source], incarnation=start.incarnation)
+    if compare_offsets(start, limit) != -1:
         return start
-    is_on_the_way = compare_offsets(start, wanted) == -1 and compare_offsets(wanted, end) == -1
-    return wanted if is_on_the_way and not stop.in_one else end
+    is_before_stop = compare_offsets(start, end) == -1 and compare_offsets(end, limit) == -1
+    return end if is_before_stop and not stop.in_one else limit
 
 
-def save_query_position(place: QueryPosition) -> dict[str, Any]:
-    """Return a place as JSON values."""
-    return {source: offset.save() for source, offset in sorted(place.items())}
+def save_query_position(position: QueryPosition) -> dict[str, Any]:
+    """Return a query position as JSON values."""
+    return {source: offset.save() for source, offset in sorted(position.items())}
 
 
 def load_query_position(saved: Mapping[str, Any]) -> dict[str, SourceOffset]:
-    """Return a place that was saved."""
+    """Return a saved query position."""
     return {str(source): SourceOffset.load(offset) for source, offset in saved.items()}
 
 
@@ -163,24 +163,24 @@ def _sign(one: float, other: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """How far a batch may go. At least the next row, or the next timestamp without rows, is always in it."""
+    """How far a batch may go. It always contains at least the next row or the next timestamp without rows."""
 
     rows: int | None = None
     event_time: tuple[str, int] | None = None
-    """A key, and how far its watermark may move."""
+    """A time key, and by how much its watermark may rise."""
     time_at_most: tuple[str, int] | None = None
-    """A key, and a watermark that is not passed unless the very next timestamp does."""
+    """A time key, and a watermark not to exceed unless the very next timestamp does."""
     until: int | None = None
-    """The last timestamp to be read."""
+    """The last timestamp to read."""
     end: Mapping[int, int] | None = None
-    """Where reading ends for good; a partition that is not named is not read."""
+    """The cut where reading ends for good; partitions left out are not read."""
     at_marks: bool = False
-    """Whether the batch ends where a watermark moves, with an empty step after it."""
+    """Whether the batch ends where a watermark rises, followed by an empty batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class BoundRange:
-    """Rows of one partition that are bound to one timestamp, and the watermarks that they are judged by."""
+    """Offsets of one partition that are bound to one timestamp, and the watermarks by which their rows are judged."""
 
     partition: int
     first: int
@@ -190,10 +190,10 @@ class BoundRange:
 
 
 def next_offset(history: BindingHistory, start: SourceOffset, limits: BatchLimits = BatchLimits()) -> SourceOffset:  # noqa: B008
-    """Return where a batch that begins at `start` ends; `start` itself if there is nothing to be read.
+    """Return where a batch that begins at `start` ends; `start` itself if there is nothing to read.
 
-    Timestamps are read whole as long as the limits allow. One that alone is too large is read in several batches; then
-    its partitions come in their order, so that what took the place of a segment comes after it.
+    Timestamps are read whole as long as the limits allow. A timestamp that alone has too many rows is read in several
+    batches, in partition order, so that successors of a sealed segment are read after it.
 
     >>> history = BindingHistory.start(1).append(1, {0: 5}, watermarks={"at": 50}).append(2, {0: 9})
     >>> start = SourceOffset("q", None, {})
@@ -210,7 +210,7 @@ def next_offset(history: BindingHistory, start: SourceOffset, limits: BatchLimit
         return start
     allowed = _count_by_rows(history, start, limits, ticks)
     if not allowed or not _has_news(history, start, limits, ticks[allowed - 1]):
-        # The next one with anything in it alone has too many rows.
+        # The next timestamp with news has more rows than the limit.
         return _end_inside_timestamp(history, start, limits, ticks[allowed])
     ts = ticks[_count_by_time(history, start, limits, ticks[:allowed]) - 1]
     cut = _read_upto(history, start, limits, ts)
@@ -218,7 +218,7 @@ def next_offset(history: BindingHistory, start: SourceOffset, limits: BatchLimit
 
 
 def offset_at_cut(history: BindingHistory, incarnation: str, cut: Mapping[int, int]) -> SourceOffset:
-    """Return where a reader is that begins at a cut: in the first timestamp of which it has anything to read.
+    """Return the offset of a reader that begins at a cut: in the first timestamp with unread rows.
 
     >>> history = BindingHistory.start(1).append(1, {0: 5}, watermarks={"at": 50}).append(2, {0: 9})
     >>> offset_at_cut(history, "q", {0: 7}).ts, offset_at_cut(history, "q", {0: 7}).watermarks
@@ -234,19 +234,19 @@ def offset_at_cut(history: BindingHistory, incarnation: str, cut: Mapping[int, i
 
 
 def bound_ranges(history: BindingHistory, start: SourceOffset, end: SourceOffset) -> list[BoundRange]:
-    """Return the rows between two offsets, by partition and timestamp.
+    """Return the offset ranges between two offsets, by partition and timestamp.
 
-    What was bound below `since` has lost its place in time: it is judged by no watermark.
+    The time of what was bound below `since` is lost, so those ranges have no watermarks.
 
     >>> history = BindingHistory.start(1).append(1, {0: 5}, watermarks={"at": 50}).append(2, {0: 9})
-    >>> for part in bound_ranges(
+    >>> for bound in bound_ranges(
     ...     history, SourceOffset("q", None, {}), next_offset(history, SourceOffset("q", None, {}))
     ... ):
-    ...     print(part.first, part.end, part.ts, part.watermarks)
+    ...     print(bound.first, bound.end, bound.ts, bound.watermarks)
     0 5 1 {}
     5 9 2 {'at': 50}
     """
-    found: list[BoundRange] = []
+    ranges: list[BoundRange] = []
     for partition, last in sorted(end.cut.items()):
         first = start.cut.get(partition, 0)
         column = history.columns.get(partition)
@@ -255,15 +255,15 @@ def bound_ranges(history: BindingHistory, start: SourceOffset, end: SourceOffset
         row = int(np.searchsorted(column.values, first, side="right"))
         while first < last:
             ts, stop = int(column.ts[row]), min(int(column.values[row]), last)
-            has_place = ts > history.since or not history.is_compacted
-            watermarks = history.watermark_before(ts) if has_place else {}
-            found.append(BoundRange(partition, first, stop, max(ts, history.since), watermarks))
+            has_time = ts > history.since or not history.is_compacted
+            watermarks = history.watermark_before(ts) if has_time else {}
+            ranges.append(BoundRange(partition, first, stop, max(ts, history.since), watermarks))
             first, row = stop, row + 1
-    return found
+    return ranges
 
 
 def _timestamps_ahead(history: BindingHistory, start: SourceOffset, limits: BatchLimits) -> list[int]:
-    """Return the timestamps from `start` on at which something is bound, up to the one in which reading ends."""
+    """Return the bound timestamps from `start` on, up to the one where reading ends."""
     last = history.upper - 1 if limits.until is None else min(limits.until, history.upper - 1)
     begun = history.origin if start.ts is None else start.ts
     side: Literal["left", "right"] = "right" if start.ts is not None and start.is_at_end_of_ts(history) else "left"
@@ -271,9 +271,9 @@ def _timestamps_ahead(history: BindingHistory, start: SourceOffset, limits: Batc
         column.ts[np.searchsorted(column.ts, begun, side=side) :]
         for column in (*history.columns.values(), *history.steps.values())
     ]
-    found = np.unique(np.concatenate(times)) if times else np.empty(0, np.int64)
-    # What was bound below `since` counts as bound there.
-    ticks: list[int] = np.unique(np.maximum(found[found <= last], history.since)).tolist()
+    bound = np.unique(np.concatenate(times)) if times else np.empty(0, np.int64)
+    # What was bound below `since` counts as bound at `since`.
+    ticks: list[int] = np.unique(np.maximum(bound[bound <= last], history.since)).tolist()
     if limits.end is not None:
         final = _cut_within_limits(history, history.upper - 1, limits)
         del ticks[bisect_left(ticks, True, key=lambda ts: _cut_within_limits(history, ts, limits) == final) + 1 :]
@@ -281,7 +281,7 @@ def _timestamps_ahead(history: BindingHistory, start: SourceOffset, limits: Batc
 
 
 def _has_news(history: BindingHistory, start: SourceOffset, limits: BatchLimits, ts: int) -> bool:
-    """Return whether up to a timestamp there is anything that `start` has not: a row, or a watermark."""
+    """Return whether reading up to a timestamp yields a row or a watermark that `start` does not have."""
     has_rows = _count_rows(start, _cut_within_limits(history, ts, limits)) > 0
     return has_rows or _watermarks_at(history, start, limits, ts) != start.watermarks
 
@@ -291,7 +291,7 @@ def _watermarks_at(history: BindingHistory, start: SourceOffset, limits: BatchLi
 
 
 def _read_upto(history: BindingHistory, start: SourceOffset, limits: BatchLimits, ts: int) -> dict[int, int]:
-    """Return how far each partition was read after a timestamp was; one that was read further before stays so."""
+    """Return the cut after reading up to a timestamp; it never goes back behind `start`."""
     ends = _cut_within_limits(history, ts, limits)
     cut = {**start.cut, **{partition: max(end, start.cut.get(partition, 0)) for partition, end in ends.items()}}
     return dict(sorted(cut.items()))
@@ -300,21 +300,21 @@ def _read_upto(history: BindingHistory, start: SourceOffset, limits: BatchLimits
 def _watermarks_reached(
     history: BindingHistory, start: SourceOffset, ts: int, cut: Mapping[int, int]
 ) -> dict[str, int]:
-    """Return the watermarks where `ts` was read up to `cut`: those of the timestamps that were read to their ends."""
+    """Return the watermarks at `cut`: those of the last timestamp read completely, at most `ts`."""
     unread = history.frontier({partition: cut.get(partition, 0) for partition in history.columns})
     first_open = max(min(unread, ts + 1), history.since)
     return {**start.watermarks, **history.watermark_before(first_open)}
 
 
 def _count_by_rows(history: BindingHistory, start: SourceOffset, limits: BatchLimits, ticks: list[int]) -> int:
-    """Return how many of the timestamps may be read by their number of rows."""
+    """Return how many of the timestamps the row limit allows."""
     if limits.rows is None:
         return len(ticks)
     return bisect_right(ticks, limits.rows, key=lambda ts: _count_rows(start, _cut_within_limits(history, ts, limits)))
 
 
 def _count_by_time(history: BindingHistory, start: SourceOffset, limits: BatchLimits, ticks: list[int]) -> int:
-    """Return how many of the timestamps may be read by what their watermarks say; at least one that has anything."""
+    """Return how many of the timestamps the watermark limits allow; at least up to the first with news."""
     allowed = len(ticks)
     if limits.at_marks:
         allowed = (
@@ -340,19 +340,19 @@ def _count_by_time(history: BindingHistory, start: SourceOffset, limits: BatchLi
 
 
 def _end_inside_timestamp(history: BindingHistory, start: SourceOffset, limits: BatchLimits, ts: int) -> SourceOffset:
-    """Return an offset inside of a timestamp that has more rows than a batch may have."""
+    """Return an offset inside a timestamp that has more rows than a batch may have."""
     cut, left = dict(start.cut), limits.rows or 0
     for partition, end in sorted(_cut_within_limits(history, ts, limits).items()):
-        taken = min(left, max(end - cut.get(partition, 0), 0))
-        if taken:
-            cut[partition] = cut.get(partition, 0) + taken
-            left -= taken
+        count = min(left, max(end - cut.get(partition, 0), 0))
+        if count:
+            cut[partition] = cut.get(partition, 0) + count
+            left -= count
     cut = dict(sorted(cut.items()))
     return SourceOffset(start.incarnation, ts, cut, _watermarks_reached(history, start, ts, cut))
 
 
 def _cut_within_limits(history: BindingHistory, ts: int, limits: BatchLimits) -> dict[int, int]:
-    """Return how far each partition is bound at a timestamp, but not beyond where reading ends for good."""
+    """Return how far each partition is bound at a timestamp, at most up to `limits.end`."""
     cut = cut_upto(history, ts)
     if limits.end is None:
         return cut

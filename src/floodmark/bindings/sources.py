@@ -1,6 +1,7 @@
 """The sources of bindings: what a source is, its settings, and its row in the home.
 
-A transaction that changes a source, its pairs or its holds first locks the source's row: `find_source(..., lock=True)`.
+Lock order: a transaction that changes a source, its pairs or its holds first locks the source's row with
+`find_source(..., lock=True)`.
 """
 
 import uuid
@@ -27,46 +28,46 @@ DEFAULT_SETTINGS: Final[Mapping[str, int | None]] = {
     "compaction_window": None,
     "release_after": None,
 }
-"""The settings of a source that is registered without any, in microseconds."""
+"""Default settings of a source, in microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class BindingSource:
-    """What is known of a source. Times and durations are in microseconds."""
+    """A source of bindings. Times and durations are in microseconds."""
 
     source: str
-    """Its id, which stays when everything that reads it is started again."""
+    """Its id, which stays the same across restarts of its readers."""
     kind: str
-    """What it reads, such as "stream" or "kafka"."""
+    """What is read: "stream" or "kafka"."""
     identity: JsonValue
-    """What tells it from another one that gets its name later, such as the id of a topic."""
+    """Distinguishes it from a later topic or stream of the same name, such as the id of a topic."""
     tick: int
-    """How often a timestamp is closed."""
+    """Interval at which timestamps are closed."""
     compaction_window: int | None
-    """How far behind `upper` timestamps can be read; None keeps them all."""
+    """How far behind `upper` timestamps stay readable; None keeps all."""
     release_after: int | None
-    """After how long a hold is released whose owner was not heard; None never does."""
+    """How long a hold's owner may be silent before the hold is released; None: forever."""
     origin: int
     """Its first timestamp."""
     since: int
-    """The lowest timestamp that can be read."""
+    """The lowest readable timestamp."""
     upper: int
-    """The open timestamp. Everything below is durable."""
+    """The open timestamp. All timestamps below it are durable."""
     minted_at: int | None
     """When a timestamp was last closed."""
     created_at: int
     source_id: int
-    """What tells it from a source that was dropped."""
+    """Distinguishes it from a dropped source of the same id."""
 
 
 def load_source(row: Row[Any]) -> BindingSource:
-    """Return a row of the table of sources as what it says."""
+    """Return a source from its row."""
     values = dict(row._mapping)
     return BindingSource(**{**values, "identity": from_json(values["identity"])})
 
 
 def check_source_settings(settings: Mapping[str, Duration | None]) -> dict[str, int | None]:
-    """Return the settings of a source in microseconds, or refuse them.
+    """Return settings of a source in microseconds, or raise an error if they are not valid.
 
     >>> check_source_settings({"tick": "50 milliseconds"})
     Traceback (most recent call last):
@@ -78,7 +79,7 @@ def check_source_settings(settings: Mapping[str, Duration | None]) -> dict[str, 
             raise InvalidOption(
                 f"There is no option {name!r}.",
                 rule=f"The options are {', '.join(_MIN_SETTINGS)}.",
-                remedy=did_you_mean(name, _MIN_SETTINGS, otherwise="Leave it out."),
+                remedy=did_you_mean(name, _MIN_SETTINGS, otherwise=f"Remove {name!r}."),
                 option=name,
                 value=value,
             )
@@ -89,8 +90,8 @@ def check_source_settings(settings: Mapping[str, Duration | None]) -> dict[str, 
         if micros < _MIN_SETTINGS[name]:
             raise InvalidOption(
                 f"{name} is {value!r}.",
-                rule=f"It is at least {_MIN_SETTINGS[name]} microseconds.",
-                remedy="Give a longer time.",
+                rule=f"{name} must be at least {_MIN_SETTINGS[name]} microseconds.",
+                remedy=f"Set {name} to at least {_MIN_SETTINGS[name] // 1_000} milliseconds.",
                 option=name,
                 value=value,
                 least=_MIN_SETTINGS[name],
@@ -103,49 +104,49 @@ _SELECT_SOURCES: Final = select(SOURCES)
 
 
 def find_source(connection: Connection, source: str, *, lock: bool = False) -> Row[Any]:
-    """Return the row of a source; locked, nobody binds, holds or compacts before the end of the transaction."""
-    wanted = _SELECT_SOURCES.where(SOURCES.c.source == source)
-    row = connection.execute(wanted.with_for_update() if lock else wanted).one_or_none()
+    """Return the row of a source. With `lock`, other processes cannot bind, hold or compact until the commit."""
+    query = _SELECT_SOURCES.where(SOURCES.c.source == source)
+    row = connection.execute(query.with_for_update() if lock else query).one_or_none()
     if row is None:
-        known = connection.execute(select(SOURCES.c.source)).scalars().all()
+        names = connection.execute(select(SOURCES.c.source)).scalars().all()
         raise UnknownSource(
             f"There is no source {source!r}.",
-            rule="A source is registered before anything is bound.",
-            remedy=did_you_mean(str(source), known, otherwise="Register it."),
+            rule="A source must be registered before it is used.",
+            remedy=did_you_mean(str(source), names, otherwise="Register it, or open the home that it is in."),
             source=source,
         )
     return row
 
 
 def check_identity(row: Row[Any], identity: JsonValue) -> None:
-    """Refuse to go on if what is read is not what was bound."""
-    # As it would come back: a tuple becomes a list.
-    given, stored = from_json(to_json(identity, "identity")), from_json(row.identity)
-    if given != stored:
+    """Raise an error if the source was recreated since it was bound."""
+    # Compare after a round trip through JSON: a tuple becomes a list.
+    current, stored = from_json(to_json(identity, "identity")), from_json(row.identity)
+    if current != stored:
         raise SourceRecreated(
-            f"The source {row.source!r} is {given}, and what was bound under its id is {stored}.",
-            rule="Offsets that were bound belong to one topic or stream, also when another one gets its name.",
-            remedy="Register it under another id, or drop the source and everything that was bound.",
+            f"The source {row.source!r} is {current}, and what was bound under its id is {stored}.",
+            rule="Bound offsets belong to one topic or stream; a later one of the same name is another source.",
+            remedy="Register it under another source id, or drop the source and its bindings.",
             source=row.source,
-            identity=given,
+            identity=current,
             bound=stored,
         )
 
 
 class SourceStore:
-    """All sources of a home."""
+    """The sources of a home."""
 
     __slots__ = ("_home",)
 
     def __init__(self, home: Home) -> None:
-        """Keep them in this home."""
+        """Read and write the sources of `home`."""
         self._home = home
 
     def register(
         self, source: str, kind: str, identity: JsonValue, settings: Mapping[str, Duration | None]
     ) -> BindingSource:
-        """Make a source known, or return the one that is."""
-        given = check_source_settings(settings)
+        """Register a source, or return the registered one."""
+        checked = check_source_settings(settings)
         with self._home.write() as connection:
             now = self._home.now(connection)
             values = {
@@ -154,22 +155,22 @@ class SourceStore:
                 "kind": check_text("kind", kind),
                 "identity": to_json(identity, "identity"),
                 **DEFAULT_SETTINGS,
-                **given,
-                # Nothing is bound: what is seen first, a whole snapshot, belongs to this moment.
+                **checked,
+                # All offsets that exist at the first tick are bound to this timestamp.
                 **dict.fromkeys(("origin", "since", "upper", "created_at"), now),
             }
             if insert_if_absent(connection, SOURCES, values):
                 return load_source(find_source(connection, source))
             row = find_source(connection, source)
             check_identity(row, identity)
-            known = row._mapping
-            differing = {name: value for name, value in {"kind": kind, **given}.items() if value != known[name]}
+            stored_row = row._mapping
+            differing = {name: value for name, value in {"kind": kind, **checked}.items() if value != stored_row[name]}
             if differing:
-                stored = {name: known[name] for name in differing}
+                stored = {name: stored_row[name] for name in differing}
                 raise InvalidOption(
                     f"The source {source!r} was registered with {stored}, and now with {differing}.",
-                    rule="Everybody who reads a source shares its settings.",
-                    remedy="Leave them out, or change them with alter().",
+                    rule="All readers of a source share its settings.",
+                    remedy="Omit these settings, or change them for all readers with alter().",
                     source=source,
                     stored=stored,
                     given=differing,
@@ -178,25 +179,25 @@ class SourceStore:
 
     def alter(self, source: str, settings: Mapping[str, Duration | None]) -> BindingSource:
         """Change settings of a source."""
-        given = check_source_settings(settings)
+        checked = check_source_settings(settings)
         with self._home.write() as connection:
             row = find_source(connection, source, lock=True)
-            if given:
-                connection.execute(update(SOURCES).where(SOURCES.c.source_id == row.source_id).values(given))
+            if checked:
+                connection.execute(update(SOURCES).where(SOURCES.c.source_id == row.source_id).values(checked))
             return load_source(find_source(connection, source))
 
     def get(self, source: str) -> BindingSource:
-        """Return a source as it is now."""
+        """Return one source."""
         with self._home.read() as connection:
             return load_source(find_source(connection, source))
 
     def all(self) -> tuple[BindingSource, ...]:
-        """Return all sources, by their ids."""
+        """Return all sources, ordered by id."""
         with self._home.read() as connection:
             return tuple(load_source(row) for row in connection.execute(_SELECT_SOURCES.order_by(SOURCES.c.source)))
 
     def drop(self, source: str) -> None:
-        """Forget a source and everything that was bound."""
+        """Delete a source with its bindings and holds."""
         with self._home.write() as connection:
             row = find_source(connection, source, lock=True)
             for table in TABLES_BY_SOURCE:

@@ -1,4 +1,4 @@
-"""The tables of timestamp bindings. How they came to be is in the migrations of the home; a test compares the two."""
+"""The tables of timestamp bindings. The home's migrations create them; a test compares both."""
 
 from typing import Final
 
@@ -8,7 +8,7 @@ from floodmark.control.tables import METADATA
 
 
 def _source_id() -> "Column[int]":
-    # No foreign key: whoever writes has locked the row of the source, and who drops a source takes its rows along.
+    # No foreign key: every writer locks the source's row, and dropping a source deletes its rows in all tables.
     return Column("source_id", BigInteger, primary_key=True, autoincrement=False)
 
 
@@ -28,7 +28,7 @@ SOURCES: Final = Table(
     Column("minted_at", BigInteger),
     Column("created_at", BigInteger, nullable=False),
 )
-"""`source_id` tells a source from one that had its name before; `minted_at` is by the store's clock."""
+"""`source_id` distinguishes a source from a dropped one of the same name; `minted_at` is by the store's clock."""
 
 PAIRS: Final = Table(
     "binding_pair",
@@ -38,7 +38,7 @@ PAIRS: Final = Table(
     Column("part", BigInteger, primary_key=True, autoincrement=False),
     Column("end_offset", BigInteger, nullable=False),
 )
-"""The end of what is bound at a timestamp or before it, partition by partition."""
+"""The end of each partition at a timestamp."""
 
 WATERMARK_STEPS: Final = Table(
     "binding_watermark",
@@ -48,7 +48,7 @@ WATERMARK_STEPS: Final = Table(
     Column("time_key", Text, primary_key=True),
     Column("watermark", BigInteger, nullable=False),
 )
-"""Only where a watermark rose: it stands until the next row."""
+"""One row for each rise of a watermark; it holds until the next row."""
 
 HOLDS: Final = Table(
     "binding_hold",
@@ -81,7 +81,7 @@ TOPIC_TIMES: Final = Table(
     Column("read_to", BigInteger, nullable=False),
     Column("moved_at", BigInteger, nullable=False),
 )
-"""Of each partition of a topic: the greatest event time that was read, how far it was read, and when it last grew."""
+"""For each partition of a topic: the greatest event time read, the offset read up to, and when either last changed."""
 
 TABLES_BY_SOURCE: Final = (PAIRS, WATERMARK_STEPS, HOLDS, TOPIC_TIMES, SOURCES)
 
@@ -94,7 +94,7 @@ QUERIES: Final = Table(
     Column("passed", BigInteger, nullable=False),
     Column("settles", BigInteger, nullable=False),
 )
-"""A query that writes exactly once, by the name of its sink. `names` are the DataFrames that it is about to read."""
+"""An exactly-once query, by the name of its sink. `names` are the DataFrames whose readers have yet to register."""
 
 QUERY_READERS: Final = Table(
     "bound_query_reader",
@@ -105,4 +105,4 @@ QUERY_READERS: Final = Table(
     Column("name", Text, nullable=False),
     Column("first", Text, nullable=False),
 )
-"""Which offsets are of which query, and where they have begun."""
+"""The readers of each query, and the offset at which each began."""

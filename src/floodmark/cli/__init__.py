@@ -1,19 +1,21 @@
-"""The command `floodmark`: questions to a home, answered without starting Spark.
+"""The command `floodmark`, which inspects and maintains a home from a shell; only `ingest run` starts Spark.
 
-| command | answers |
+| command | what it does |
 |---|---|
-| `floodmark why QUERY` | where the watermark of a query stands, who holds it there, and what would release it |
-| `floodmark why` | which queries there are |
-| `floodmark bindings SOURCE` | which timestamps the offsets of a source have; with `--at`, the cut at one |
-| `floodmark bindings` | which sources there are, and how far they have come |
-| `floodmark holds` | who keeps old timestamps, and whether they move on |
-| `floodmark release SOURCE HOLDER` | lets go of a hold whose owner is gone; `--older-than AGE` of all that are |
-| `floodmark ingest plan JOB` | what a job has to read now, range by range, and why; `run` reads it |
-| `floodmark ingest status JOB`, `gaps`, `history` | how far it has come, what is missing, what was done |
-| `floodmark ingest backfill JOB`, `retry`, `edit` | nothing: what is to be read again, tried again, or counts as read |
-| `floodmark serve` | nothing: it runs the HTTP service of a home, with a controller |
-| `floodmark token`, `floodmark tokens` | who may use that service |
-| `floodmark version` | which releases are installed |
+| `floodmark why [QUERY]` | lists the queries, or explains a query's watermark: its holder, and what would release it |
+| `floodmark bindings [SOURCE]` | lists the sources, or the bound timestamps of one; `--at TS` shows the cut at TS |
+| `floodmark holds [SOURCE]` | lists the holds that keep old timestamps, with a warning for stalled ones |
+| `floodmark release SOURCE HOLDER` | releases a hold; `--older-than AGE` releases all holds silent for that long |
+| `floodmark sinks [SINK]` | lists, explains or drops the sinks that queries write to exactly once |
+| `floodmark ingest plan JOB` | shows the ranges that a run would read now, and why; `run` reads them |
+| `floodmark ingest status JOB`, `gaps`, `history` | shows progress, missing ranges, and past runs |
+| `floodmark ingest backfill JOB`, `retry`, `edit` | schedules ranges again, or corrects the recorded coverage |
+| `floodmark serve` | runs the HTTP service of a home, with a controller |
+| `floodmark token`, `floodmark tokens` | creates, revokes and lists access tokens of that service |
+| `floodmark version` | prints the installed releases |
+
+No other room imports this one. Start reading with `entry`; each command group has a file, and `output` prints. Start-up
+stays fast because heavy packages (rich, numpy, sqlalchemy, pyarrow) are imported only by the command that needs them.
 """
 
 from floodmark.cli.entry import main

@@ -1,4 +1,4 @@
-"""The entry point `floodmark`: which commands there are, and how an error ends one."""
+"""The entry point `floodmark`: parses the command line, runs the command, and turns an error into an exit code."""
 
 import argparse
 import platform
@@ -19,9 +19,9 @@ from floodmark.errors import FloodmarkError
 
 
 def main(argv: Sequence[str] | None = None, *, now: int | None = None) -> int:
-    """Run a command and return its exit code: 0, or 1 for an error; a wrong call exits with 2.
+    """Run a command and return its exit code: 0, or 1 after an error; a wrong command line exits with 2.
 
-    `now` is in microseconds since the epoch; without it the clock is read, once.
+    `now` is in microseconds since the epoch; by default it is read from the clock once.
 
     >>> main(["version"])
     Floodmark ...
@@ -37,15 +37,19 @@ def main(argv: Sequence[str] | None = None, *, now: int | None = None) -> int:
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="floodmark", description="Answers questions about how far time has come.")
+    parser = argparse.ArgumentParser(
+        prog="floodmark", description="Inspects and maintains the event-time progress of pipelines."
+    )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    commands.add_parser("version", help="show which releases are installed")
+    commands.add_parser("version", help="show the installed releases")
     why = commands.add_parser(
         "why",
-        help="show where a query's watermark stands, who holds it, and what would release it",
-        description="Shows where a query's watermark stands, who holds it, and what would release it. Starts no Spark.",
+        help="explain a query's watermark: its value, its holder, and what would release it",
+        description="Explains a query's watermark: its value, its holder, and what would release it. Starts no Spark.",
     )
-    why.add_argument("query", metavar="QUERY", nargs="?", help="name, id, or beginning of an id; without it, a list")
+    why.add_argument(
+        "query", metavar="QUERY", nargs="?", help="name, id, or beginning of an id; without it, list all queries"
+    )
     why.add_argument("--home", metavar="DIR", help="the home (default: $FLOODMARK_HOME, else .floodmark)")
     why.add_argument("--json", action="store_true", help="print one JSON object")
     add_bindings(commands)
@@ -59,7 +63,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
 
 
 def _refuse_command(parser: argparse.ArgumentParser, command: str) -> None:
-    hint = did_you_mean(command, _COMMANDS, otherwise=f"There are: {', '.join(_COMMANDS)}.")
+    hint = did_you_mean(command, _COMMANDS, otherwise=f"Commands: {', '.join(_COMMANDS)}.")
     parser.error(f"there is no command {command!r}. {hint}")
 
 
@@ -72,27 +76,23 @@ def _version(arguments: argparse.Namespace, now: int) -> None:
 
 
 def _why(arguments: argparse.Namespace, now: int) -> None:
-    # Loaded here, because `version` and a wrong call need none of it and it takes most of the time.
-    from floodmark.cli.why import why
+    # Imported here: these imports take most of the start-up time, and other commands do not need them.
+    from floodmark.cli.why import show_answer, show_queries, why
     from floodmark.control import Home, Queries, WatermarkSteps
 
     with Home.open_existing(arguments.home) as home:
         queries = Queries(home)
         if arguments.query is None:
-            known = queries.all()
+            records = queries.all()
             if arguments.json:
-                print_json({"now": now, "queries": [asdict(query) for query in known]})
+                print_json({"now": now, "queries": [asdict(query) for query in records]})
             else:
-                from floodmark.cli.why import show_queries
-
-                show_queries(known, now)
+                show_queries(records, now)
             return
         answer = why(arguments.query, queries, WatermarkSteps(home), now)
     if arguments.json:
         print_json(asdict(answer))
     else:
-        from floodmark.cli.why import show_answer
-
         show_answer(answer)
 
 

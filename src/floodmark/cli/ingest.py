@@ -1,4 +1,4 @@
-"""The command `ingest`: what a job has to read, what it has read, and what a person may do about it."""
+"""The command `ingest`: plan, run, inspect and repair ingestion jobs."""
 
 import argparse
 import os
@@ -15,30 +15,30 @@ if TYPE_CHECKING:
     from floodmark.streams import StreamHome
 
 SHOWN_ROWS: Final = 20
-"""How many rows of a plan a person is shown, unless more are asked for."""
+"""How many rows of a plan are printed by default."""
 
 
 def add_ingest(commands: Any) -> None:
-    """Add the command `ingest` and its own commands to a parser."""
+    """Add the command `ingest` and its actions to a parser."""
     ingest = commands.add_parser(
         "ingest",
-        help="plan, run and look after jobs that read a source by time and unit",
-        description="Plans, runs and looks after jobs. JOB is a job file; for history, retry and edit a name will do.",
+        help="plan, run and maintain jobs that load a source by time and unit",
+        description="Plans, runs and maintains jobs. JOB is a job file; history, retry and edit also take a job name.",
     )
     actions = ingest.add_subparsers(dest="action", metavar="ACTION", required=True)
     about = {
-        "plan": "show what a run would read now, and why; change nothing",
-        "run": "read and land what is due",
-        "status": "show how far a job has come",
-        "gaps": "show what was not read, and why not",
-        "backfill": "have a range read again by the next runs",
-        "retry": "let what has failed too often be tried again",
-        "history": "show the runs of a job, or what one of them did, or what people did",
-        "edit": "say that a range was read, or was not, without reading it; written down, can be undone",
+        "plan": "show what a run would read now, and why; changes nothing",
+        "run": "read and land all due ranges",
+        "status": "show the progress of a job",
+        "gaps": "show the ranges that were not read, and why",
+        "backfill": "make the next runs read a range again",
+        "retry": "release ranges from quarantine, so that the next run tries them again",
+        "history": "show the runs of a job, the attempts of one run, or manual changes",
+        "edit": "record a range as read or not read, without reading it; can be undone",
     }
     parsers = {name: actions.add_parser(name, help=text, description=f"{text}.") for name, text in about.items()}
     for name, parser in parsers.items():
-        parser.add_argument("job", metavar="JOB", help="a job file, TOML or properties of DIL")
+        parser.add_argument("job", metavar="JOB", help="a job file: TOML, or .properties of DIL")
         parser.add_argument("--home", metavar="DIR|URL", help="the home (default: $FLOODMARK_HOME, else .floodmark)")
         parser.add_argument("--json", action="store_true", help="print one JSON object")
         if name in ("backfill", "retry", "edit"):
@@ -47,34 +47,42 @@ def add_ingest(commands: Any) -> None:
                 "--from", dest="start", metavar="TIME", required=needed, help="a date, time or duration"
             )
             parser.add_argument("--to", dest="end", metavar="TIME", required=needed, help="the same, or - for now")
-            parser.add_argument(
-                "--unit", action="append", metavar="UNIT", help="only this one; may be given repeatedly"
-            )
-            parser.add_argument("--note", metavar="TEXT", default="", help="why, for those who read it later")
+            parser.add_argument("--unit", action="append", metavar="UNIT", help="only this unit; may be repeated")
+            parser.add_argument("--note", metavar="TEXT", default="", help="a reason, kept with the event")
     parsers["plan"].add_argument(
-        "--rows", type=_positive_int, default=SHOWN_ROWS, metavar="N", help="show so many rows"
+        "--rows",
+        type=_positive_int,
+        default=SHOWN_ROWS,
+        metavar="N",
+        help=f"print at most N rows (default: {SHOWN_ROWS})",
     )
-    parsers["plan"].add_argument("--at", metavar="TIME", help="what a run would read at another moment")
+    parsers["plan"].add_argument("--at", metavar="TIME", help="plan as of another time")
     parsers["gaps"].add_argument(
-        "--rows", type=_positive_int, default=SHOWN_ROWS, metavar="N", help="show so many gaps"
+        "--rows",
+        type=_positive_int,
+        default=SHOWN_ROWS,
+        metavar="N",
+        help=f"print at most N gaps (default: {SHOWN_ROWS})",
     )
     parsers["run"].add_argument(
-        "--workers", type=_positive_int, default=8, metavar="N", help="rows at a time (default: 8)"
+        "--workers", type=_positive_int, default=8, metavar="N", help="how many ranges are read at once (default: 8)"
     )
     parsers["history"].add_argument(
-        "--limit", type=_positive_int, default=20, metavar="N", help="show so many (default: 20)"
+        "--limit", type=_positive_int, default=20, metavar="N", help="print at most N entries (default: 20)"
     )
-    what = parsers["history"].add_mutually_exclusive_group()
-    what.add_argument("--run", type=int, metavar="N", help="show what this run recorded")
-    what.add_argument("--events", action="store_true", help="show what people and changes of the job did")
-    how = parsers["edit"].add_mutually_exclusive_group(required=True)
-    how.add_argument("--covered", action="store_true", help="the range was read")
-    how.add_argument("--missing", action="store_true", help="the range was not read")
-    how.add_argument("--undo", type=int, metavar="EVENT", help="take an edit back, as `history --events` numbers it")
+    entries = parsers["history"].add_mutually_exclusive_group()
+    entries.add_argument("--run", type=int, metavar="N", help="show the attempts of this run")
+    entries.add_argument("--events", action="store_true", help="show manual changes and changes of the job file")
+    change = parsers["edit"].add_mutually_exclusive_group(required=True)
+    change.add_argument("--covered", action="store_true", help="record the range as read")
+    change.add_argument("--missing", action="store_true", help="record the range as not read")
+    change.add_argument(
+        "--undo", type=int, metavar="EVENT", help="undo the edit with this number in `history --events`"
+    )
 
 
 def run_ingest(arguments: argparse.Namespace, now: int) -> None:
-    """Run one of these commands."""
+    """Run an action of `ingest`."""
     _ACTIONS[arguments.action](arguments, now)
 
 
@@ -85,24 +93,24 @@ def _plan(arguments: argparse.Namespace, now: int) -> None:
 
     file = _load_job(arguments)
     job = with_units(file.job)
-    at = now if arguments.at is None else parse_moment(arguments.at, job.zone, now, "--at")
+    at = now if arguments.at is None else parse_moment(arguments.at, job.zone, now)
     try:
         home = Home.open_existing(arguments.home)
     except HomeMissing:
-        # Nothing was ever read, and a plan makes nothing.
-        found, typical = plan(job, {}, at), None
+        # Planning creates no home; without one, nothing has been read yet.
+        planned, typical = plan(job, {}, at), None
     else:
         with home:
             jobs = Ingestion(home)
-            found, typical = jobs.plan(job, now=at), jobs.typical(job.name)
+            planned, typical = jobs.plan(job, now=at), jobs.typical(job.name)
     if arguments.json:
         from floodmark.cli.ingest_text import plan_as_json
 
-        print_json({**plan_as_json(found, typical), "file": file.file, "notes": list(file.notes)})
+        print_json({**plan_as_json(planned, typical), "file": file.file, "notes": list(file.notes)})
     else:
         from floodmark.cli.ingest_text import show_plan
 
-        show_plan(job, found, typical, arguments.rows)
+        show_plan(job, planned, typical, arguments.rows)
 
 
 def _run(arguments: argparse.Namespace, now: int) -> None:
@@ -115,14 +123,14 @@ def _run(arguments: argparse.Namespace, now: int) -> None:
     check_runnable(file.job)
     job = with_units(file.job)
     with connect(arguments.home) as home, closing(_executor(job, home, arguments.workers)) as executor:
-        jobs, asked = Ingestion(home.home), {"owner": actor(), "workers": arguments.workers}
+        jobs, options = Ingestion(home.home), {"owner": actor(), "workers": arguments.workers}
         if arguments.json or not sys.stderr.isatty():
-            result = run_job(jobs, job, executor, **asked)
+            result = run_job(jobs, job, executor, **options)
         else:
             from floodmark.cli.ingest_text import progress_bar
 
             with progress_bar(job.name) as on_row:
-                result = run_job(jobs, job, executor, **asked, on_row=on_row)
+                result = run_job(jobs, job, executor, **options, on_row=on_row)
     if arguments.json:
         from floodmark.cli.ingest_text import as_json
 
@@ -133,16 +141,16 @@ def _run(arguments: argparse.Namespace, now: int) -> None:
         show_result(result)
     if not result.is_whole:
         raise CellsFailed(
-            f"{result.failed} of {result.planned} rows of the plan have failed.",
-            rule="They stay due, and the next run tries them again.",
-            remedy=f"See `floodmark ingest history {arguments.job} --run {result.run}`.",
+            f"{result.failed} of {result.planned} planned ranges failed.",
+            rule="Failed ranges stay due; the next run tries them again.",
+            remedy=f"Run `floodmark ingest history {arguments.job} --run {result.run}` to see the errors.",
             job=job.name,
             run=result.run,
         )
 
 
 def _executor(job: "Job", home: "StreamHome", workers: int) -> "Executor":
-    # Whoever only asks what is due does not wait for pyspark.
+    # Only `run` needs pyspark, which is slow to import.
     from floodmark.spark import session
     from floodmark.spark.ingest.job import SparkExecutor
 
@@ -172,15 +180,15 @@ def _gaps(arguments: argparse.Namespace, now: int) -> None:
 
     job = with_units(_load_job(arguments, secrets=False).job)
     with _open_jobs(arguments) as jobs:
-        found, complete = jobs.gaps(job, now=now), jobs.complete_through(job, now=now)
+        gaps, complete = jobs.gaps(job, now=now), jobs.complete_through(job, now=now)
     if arguments.json:
         from floodmark.cli.ingest_text import as_json
 
-        print_json({"now": now, "job": job.name, "complete_through": complete, "gaps": [as_json(one) for one in found]})
+        print_json({"now": now, "job": job.name, "complete_through": complete, "gaps": [as_json(gap) for gap in gaps]})
     else:
         from floodmark.cli.ingest_text import show_gaps
 
-        show_gaps(job, found, complete, arguments.rows)
+        show_gaps(job, gaps, complete, arguments.rows)
 
 
 def _backfill(arguments: argparse.Namespace, now: int) -> None:
@@ -188,12 +196,12 @@ def _backfill(arguments: argparse.Namespace, now: int) -> None:
     from floodmark.ingest import with_units
 
     job = with_units(_load_job(arguments, secrets=False).job)
-    what = parse_range(arguments.start, arguments.end, job.zone, now)
-    assert what is not None
-    with _open_jobs(arguments, make=True) as jobs:
+    range_ = parse_range(arguments.start, arguments.end, job.zone, now)
+    assert range_ is not None
+    with _open_jobs(arguments, create=True) as jobs:
         units = find_unit_keys(arguments.unit, [unit.key for unit in job.listed_units], job.name)
-        event = jobs.backfill(job, what, units=units, actor=actor(), note=arguments.note)
-    _print_event(arguments, event, f"The next runs read {job.shown(what.lo)} to {job.shown(what.hi)} again.")
+        event = jobs.backfill(job, range_, units=units, actor=actor(), note=arguments.note)
+    _print_event(arguments, event, f"The next runs read {job.shown(range_.lo)} to {job.shown(range_.hi)} again.")
 
 
 def _retry(arguments: argparse.Namespace, now: int) -> None:
@@ -201,13 +209,13 @@ def _retry(arguments: argparse.Namespace, now: int) -> None:
 
     with _open_jobs(arguments) as jobs:
         name, zone = _name_and_zone(arguments, jobs)
-        what = parse_range(arguments.start, arguments.end, zone, now)
+        range_ = parse_range(arguments.start, arguments.end, zone, now)
         units = find_unit_keys(arguments.unit, list(jobs.coverage(name)), name)
-        many = jobs.retry(name, what, units=units, actor=actor(), note=arguments.note)
+        count = jobs.retry(name, range_, units=units, actor=actor(), note=arguments.note)
     if arguments.json:
-        print_json({"job": name, "released": many})
+        print_json({"job": name, "released": count})
     else:
-        print(f"{many} ranges that had failed are tried again." if many else "Nothing that has failed is there.")
+        print(f"{count} failed ranges will be tried again." if count else "No failed ranges to retry.")
 
 
 def _edit(arguments: argparse.Namespace, now: int) -> None:
@@ -215,49 +223,48 @@ def _edit(arguments: argparse.Namespace, now: int) -> None:
 
     with _open_jobs(arguments) as jobs:
         name, zone = _name_and_zone(arguments, jobs)
-        what = parse_range(arguments.start, arguments.end, zone, now)
+        range_ = parse_range(arguments.start, arguments.end, zone, now)
         if arguments.undo is not None:
             event = jobs.undo(name, arguments.undo, actor=actor(), note=arguments.note)
-            _print_event(arguments, event, f"The edit {arguments.undo} is undone.")
+            _print_event(arguments, event, f"Undid event {arguments.undo}.")
             return
-        if what is None:
+        if range_ is None:
             raise InvalidOption(
                 "Neither --from nor --to is given.",
-                rule="An edit is about a range.",
-                remedy="Give both.",
+                rule="An edit needs a range.",
+                remedy="Give both, for example --from 2026-01-01 --to 2026-01-02.",
                 option="--from",
             )
         units = find_unit_keys(arguments.unit, list(jobs.coverage(name)), name)
-        event = jobs.edit(name, what, covered=arguments.covered, units=units, actor=actor(), note=arguments.note)
-    _print_event(arguments, event, f"Written down as the event {event.event}; `--undo {event.event}` takes it back.")
+        event = jobs.edit(name, range_, covered=arguments.covered, units=units, actor=actor(), note=arguments.note)
+    _print_event(arguments, event, f"Recorded as event {event.event}; `--undo {event.event}` reverts it.")
 
 
 def _history(arguments: argparse.Namespace, now: int) -> None:
-    from floodmark.cli import ingest_text as show
-    from floodmark.cli.ingest_text import as_json
+    from floodmark.cli.ingest_text import as_json, show_attempts, show_events, show_runs
 
     with _open_jobs(arguments) as jobs:
         name, zone = _name_and_zone(arguments, jobs)
-        found: Any
-        print_it: Any
+        entries: Any
+        show: Any
         if arguments.run is not None:
-            # Failures first: they are what somebody looks for.
-            found = sorted(jobs.attempts(name, arguments.run), key=lambda one: (one.state != "failed", one.range))
-            told, print_it = "attempts", show.show_attempts
+            attempts = jobs.attempts(name, arguments.run)
+            entries = sorted(attempts, key=lambda attempt: (attempt.state != "failed", attempt.range))
+            field, show = "attempts", show_attempts
         elif arguments.events:
-            found, told, print_it = jobs.events(name, limit=arguments.limit), "events", show.show_events
+            entries, field, show = jobs.events(name, limit=arguments.limit), "events", show_events
         else:
-            found, told, print_it = jobs.history(name, limit=arguments.limit), "runs", show.show_runs
+            entries, field, show = jobs.history(name, limit=arguments.limit), "runs", show_runs
     if arguments.json:
-        print_json({"now": now, "job": name, told: [as_json(one) for one in found]})
+        print_json({"now": now, "job": name, field: [as_json(entry) for entry in entries]})
     else:
-        print_it(name, zone, found[: arguments.limit], now)
-        if len(found) > arguments.limit:
-            print(f"The first {arguments.limit:,} of {len(found):,}; --limit shows more, --json all.")
+        show(name, zone, entries[: arguments.limit], now)
+        if len(entries) > arguments.limit:
+            print(f"The first {arguments.limit:,} of {len(entries):,}; --limit shows more, --json all.")
 
 
 def _load_job(arguments: argparse.Namespace, *, secrets: bool = True) -> "JobFile":
-    """Return the job of a file, and tell what its reader should know."""
+    """Load a job file, and print its notes to standard error."""
     from floodmark.ingest import load_job
 
     file = load_job(arguments.job, secrets=secrets)
@@ -267,7 +274,7 @@ def _load_job(arguments: argparse.Namespace, *, secrets: bool = True) -> "JobFil
 
 
 def _name_and_zone(arguments: argparse.Namespace, jobs: "Ingestion") -> tuple[str, str]:
-    """Return the name and the zone of a job, from its file or, if there is none, as the home knows it."""
+    """Return the name and zone of a job: from its file, or from the home if the argument is not a file."""
     from pathlib import Path
 
     if Path(arguments.job).is_file():
@@ -278,19 +285,19 @@ def _name_and_zone(arguments: argparse.Namespace, jobs: "Ingestion") -> tuple[st
 
 
 @contextmanager
-def _open_jobs(arguments: argparse.Namespace, *, make: bool = False) -> Iterator["Ingestion"]:
-    """Give the jobs of a home that is there, or is made."""
+def _open_jobs(arguments: argparse.Namespace, *, create: bool = False) -> Iterator["Ingestion"]:
+    """Open the home, which must exist unless `create` is set, and yield its jobs."""
     from floodmark.control import Home
     from floodmark.ingest import Ingestion
 
-    with Home.open(arguments.home) if make else Home.open_existing(arguments.home) as home:
+    with Home.open(arguments.home) if create else Home.open_existing(arguments.home) as home:
         yield Ingestion(home)
 
 
 def _positive_int(text: str) -> int:
     number = int(text)
     if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+        raise argparse.ArgumentTypeError(f"{text} must be above 0")
     return number
 
 

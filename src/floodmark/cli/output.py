@@ -1,8 +1,18 @@
-"""Answers for programs (JSON), and times and ages as a person reads them. Loads nothing heavy."""
+"""Output of commands: JSON, times and ages in readable form, and tables and facts on a terminal.
+
+Every command imports this module, so it imports rich inside functions.
+"""
 
 import json
+import sys
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
 
 def print_json(value: object) -> None:
@@ -17,11 +27,11 @@ def print_json(value: object) -> None:
 
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+_DURATION_UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
 def as_utc(time: int) -> str:
-    """Return a time with its date, in UTC; one beyond the calendar is left a number.
+    """Return a time as date and time in UTC, or as a plain number if it is outside the years 1 to 9999.
 
     >>> as_utc(1_700_000_000_000_000), as_utc(1_700_000_000_250_000), as_utc(2**62)
     ('2023-11-14 22:13:20 UTC', '2023-11-14 22:13:20.250000 UTC', '4611686018427387904')
@@ -33,8 +43,17 @@ def as_utc(time: int) -> str:
     return f"{moment.replace(tzinfo=None).isoformat(sep=' ')} UTC"
 
 
+def without_zone(time: int) -> str:
+    """Return a time like `as_utc`, without the suffix: for tables whose heading says UTC.
+
+    >>> without_zone(1_700_000_000_000_000)
+    '2023-11-14 22:13:20'
+    """
+    return as_utc(time).removesuffix(" UTC")
+
+
 def to_second(time: int) -> int:
-    """Return a time without its fraction: for what a clock said, where it is noise.
+    """Return a time rounded down to the second.
 
     >>> to_second(1_700_000_000_250_000)
     1700000000000000
@@ -43,7 +62,7 @@ def to_second(time: int) -> int:
 
 
 def as_clock(time: int, now: int) -> str:
-    """Return a time of today (UTC) without its date, any other with it.
+    """Return a time of the current UTC day without its date, any other time with its date.
 
     >>> as_clock(1_700_000_000_000_000, now=1_700_000_300_000_000)
     '22:13:20'
@@ -54,7 +73,7 @@ def as_clock(time: int, now: int) -> str:
 
 
 def as_age(since: int, now: int) -> str:
-    """Return how long ago something was.
+    """Return the time between `since` and `now` in words.
 
     >>> as_age(0, 7_000_000), as_age(0, 400_000), as_age(90_000_000, 0)
     ('7 s ago', 'now', 'in 1 min 30 s')
@@ -73,10 +92,83 @@ def as_duration(duration: int) -> str:
     seconds = duration // 1_000_000
     if not seconds:
         return f"{duration / 1_000_000:g} s"
-    largest = next(place for place, (size, _) in enumerate(_UNITS) if seconds >= size)
-    parts = []
-    for size, unit in _UNITS[largest : largest + 2]:
+    largest = next(index for index, (size, _) in enumerate(_DURATION_UNITS) if seconds >= size)
+    terms = []
+    for size, unit in _DURATION_UNITS[largest : largest + 2]:
         if count := seconds // size:
-            parts.append(f"{count} {unit}")
+            terms.append(f"{count} {unit}")
         seconds %= size
-    return " ".join(parts)
+    return " ".join(terms)
+
+
+_STATE_STYLES: Final = {"active": "green", "running": "green", "idle": "yellow", "failed": "bold red"}
+NO_VALUE: Final = "-"
+"""Printed where a value is missing."""
+
+
+def make_console() -> "Console":
+    """Return a console on standard output; output to a pipe or file is not wrapped."""
+    from rich.console import Console
+
+    return Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 1000)
+
+
+def make_table(*headings: str) -> "Table":
+    """Return an empty table with these columns."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    return table
+
+
+def print_line(console: "Console", text: "str | Text") -> None:
+    """Print a line as it is: not wrapped to the width of the terminal, and without rich markup."""
+    console.print(text, soft_wrap=True, markup=False)
+
+
+def print_title(console: "Console", name: str, text: "str | Text") -> None:
+    """Print a name in bold, a colon, and a text."""
+    from rich.text import Text
+
+    print_line(console, Text.assemble((printable(name), "bold"), ": ", text))
+
+
+def print_facts(console: "Console", facts: Iterable[tuple[str, str]]) -> None:
+    """Print `name: value` pairs, one per line."""
+    from rich.text import Text
+
+    for name, value in facts:
+        print_line(console, Text.assemble((f"  {name}: ", "dim"), printable(value)))
+
+
+def print_warnings(console: "Console", warnings: Iterable[str]) -> None:
+    """Print warnings, one per line."""
+    from rich.text import Text
+
+    for warning in warnings:
+        print_line(console, Text.assemble(("  warning: ", "yellow"), printable(warning)))
+
+
+def state_cell(state: str) -> "Text":
+    """Return the table cell of a state, in its colour."""
+    from rich.text import Text
+
+    return Text(state, _STATE_STYLES.get(state, ""))
+
+
+def text_cell(value: object) -> "Text":
+    """Return the table cell of a value, without control characters; None is a dash."""
+    from rich.text import Text
+
+    return Text(NO_VALUE if value is None else printable(str(value)))
+
+
+def printable(text: str) -> str:
+    r"""Return the text with control characters replaced, because names come from data.
+
+    >>> printable("orders\n2") == "orders\N{REPLACEMENT CHARACTER}2"
+    True
+    """
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)

@@ -1,7 +1,6 @@
-"""The commands about the HTTP service: `serve` runs it; `token` and `tokens` say who may use it."""
+"""The commands of the HTTP service: `serve` runs it, `token` and `tokens` manage its access tokens."""
 
 import argparse
-import json
 import logging
 import re
 import sys
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from floodmark._util.times import duration_micros
+from floodmark.cli.output import as_age, make_console, make_table, print_json, text_cell
 from floodmark.errors import InvalidOption, MissingPackage
 
 _PACKAGES: Final = ("fastapi", "httptools", "pydantic", "starlette", "uvicorn")
@@ -18,30 +18,35 @@ _SIZE: Final = re.compile(r"\s*(\d{1,12})\s*([A-Za-z]*)\s*")
 
 
 def add_serve(commands: Any) -> None:
-    """Add the command."""
+    """Add the command `serve` to a parser."""
     serve = commands.add_parser(
         "serve",
         help="run the HTTP service of a home, with a controller",
-        description="Runs the HTTP service of a home, with a controller, until it gets SIGTERM or Ctrl-C. Several of "
-        "them may serve one home. Beyond this machine it needs a token: see `floodmark token create`.",
+        description="Runs the HTTP service of a home, with a controller, until SIGTERM or Ctrl-C. Several processes "
+        "may serve one home. To listen beyond localhost, create a token first: see `floodmark token create`.",
     )
     serve.add_argument("--home", metavar="DIR|URL", help="the home (default: $FLOODMARK_HOME, else .floodmark)")
     serve.add_argument(
-        "--log", metavar="URL", help="where events of new streams are: kafka://host:port (default: $FLOODMARK_LOG)"
+        "--log", metavar="URL", help="the event log of new streams: kafka://host:port (default: $FLOODMARK_LOG)"
     )
-    serve.add_argument("--host", default="127.0.0.1", help="where to listen (default: 127.0.0.1, this machine alone)")
-    serve.add_argument("--port", type=int, default=8787, help="the port (default: 8787; 0 is any that is free)")
-    serve.add_argument("--tls-cert", metavar="FILE", type=Path, help="the certificate, with those up to its authority")
-    serve.add_argument("--tls-key", metavar="FILE", type=Path, help="the key of the certificate")
-    serve.add_argument("--max-request", metavar="SIZE", default="64 MiB", help="largest request (default: 64 MiB)")
-    serve.add_argument("--threads", type=int, default=8, help="how many requests work on the store at once (8)")
     serve.add_argument(
-        "--ttl", metavar="DURATION", default="10 seconds", help="when others take over if it dies (10 seconds)"
+        "--host", default="127.0.0.1", help="the address to listen on (default: 127.0.0.1, localhost only)"
+    )
+    serve.add_argument("--port", type=int, default=8787, help="the port (default: 8787; 0 picks a free port)")
+    serve.add_argument("--tls-cert", metavar="FILE", type=Path, help="the certificate chain, PEM")
+    serve.add_argument("--tls-key", metavar="FILE", type=Path, help="the private key of the certificate, PEM")
+    serve.add_argument("--max-request", metavar="SIZE", default="64 MiB", help="largest request (default: 64 MiB)")
+    serve.add_argument("--threads", type=int, default=8, help="how many requests use the store at once (default: 8)")
+    serve.add_argument(
+        "--ttl",
+        metavar="DURATION",
+        default="10 seconds",
+        help="how long after a crash another service takes over its leases (default: 10 seconds)",
     )
 
 
 def run_serve(arguments: argparse.Namespace, now: int) -> None:
-    """Serve until told to end."""
+    """Serve until SIGTERM or Ctrl-C."""
     try:
         from floodmark.service import ServiceLimits, Tls, serve
     except ImportError as error:
@@ -49,19 +54,19 @@ def run_serve(arguments: argparse.Namespace, now: int) -> None:
             raise
         raise MissingPackage(
             f"The package {error.name} cannot be loaded.",
-            rule="The service needs it; homes that are used without a service do not.",
+            rule="The HTTP service needs it; a home used without the service does not.",
             remedy='Install it: pip install "floodmark[service]".',
             package=error.name,
         ) from error
 
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    # Of uvicorn only what goes wrong is of interest; that the service begins and ends it says itself.
+    # The service logs its own start and stop.
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     if (arguments.tls_cert is None) != (arguments.tls_key is None):
         raise InvalidOption(
-            "Of --tls-cert and --tls-key one is missing.",
-            rule="A certificate goes with its key.",
-            remedy="Give both, or neither.",
+            "Only one of --tls-cert and --tls-key is set.",
+            rule="TLS needs the certificate and its private key.",
+            remedy="Set both, or neither to serve without TLS.",
             option="tls",
         )
     serve(
@@ -79,7 +84,7 @@ def run_serve(arguments: argparse.Namespace, now: int) -> None:
 
 
 def parse_size(text: str, option: str) -> int:
-    """Return a size in bytes, or refuse it.
+    """Parse a size from the command line and return it in bytes.
 
     >>> parse_size("64 MiB", "max-request"), parse_size("1000", "max-request")
     (67108864, 1000)
@@ -87,13 +92,13 @@ def parse_size(text: str, option: str) -> int:
     Traceback (most recent call last):
     floodmark.errors.InvalidOption: max-request is '64 parsecs'. ... [invalid-option]
     """
-    parts = _SIZE.fullmatch(text)
-    unit = None if parts is None else _SIZE_UNITS.get(parts[2].upper())
-    size = 0 if parts is None or unit is None else int(parts[1]) * unit
+    match = _SIZE.fullmatch(text)
+    unit = None if match is None else _SIZE_UNITS.get(match[2].upper())
+    size = 0 if match is None or unit is None else int(match[1]) * unit
     if size < 1:
         raise InvalidOption(
             f"{option} is {text!r}.",
-            rule="It is a number of bytes, KiB, MiB or GiB, above 0.",
+            rule="A size is a number of bytes, KiB, MiB or GiB, above 0.",
             remedy="Write for example '64 MiB'.",
             option=option,
             value=text,
@@ -106,31 +111,31 @@ def _check_threads(number: int) -> int:
         return number
     raise InvalidOption(
         f"threads is {number}.",
-        rule="It is a number from 1 to 14: each needs a connection to the store, of which there are 15.",
-        remedy="Leave it out for 8; run more services to do more at once.",
+        rule="It must be 1 to 14: each thread needs one of the 15 connections to the store.",
+        remedy="Omit it to get 8. For more parallel requests, run more service processes.",
         option="threads",
         value=number,
     )
 
 
 def add_tokens(commands: Any) -> None:
-    """Add the commands."""
+    """Add the commands `token` and `tokens` to a parser."""
     home = argparse.ArgumentParser(add_help=False)
     home.add_argument("--home", metavar="DIR|URL", help="the home (default: $FLOODMARK_HOME, else .floodmark)")
     token = commands.add_parser("token", help="create or revoke a token of the HTTP service")
     actions = token.add_subparsers(dest="action", metavar="ACTION", required=True)
-    create = actions.add_parser("create", parents=[home], help="create a token, and print it: it is shown once")
-    create.add_argument("--scope", required=True, help="read, write or admin; each includes those before it")
+    create = actions.add_parser("create", parents=[home], help="create a token and print it; it cannot be shown again")
+    create.add_argument("--scope", required=True, help="read, write or admin; each includes the ones before it")
     create.add_argument(
         "--prefix",
         action="append",
         metavar="PREFIX",
-        help="a stream, or what the names of streams begin with before a '/'; may be repeated (default: all streams)",
+        help="limit it to a stream, or to the streams under PREFIX/; may be repeated (default: all streams)",
     )
-    create.add_argument("--expires", metavar="DURATION", help="how long it is good, such as '30 days' (default: ever)")
-    create.add_argument("--label", default="", help="who uses it")
-    revoke = actions.add_parser("revoke", parents=[home], help="let a token be good for nothing any more")
-    revoke.add_argument("id", metavar="ID", help="the id of the token: see `floodmark tokens`")
+    create.add_argument("--expires", metavar="DURATION", help="lifetime, such as '30 days' (default: unlimited)")
+    create.add_argument("--label", default="", help="the user or program it is for")
+    revoke = actions.add_parser("revoke", parents=[home], help="revoke a token")
+    revoke.add_argument("id", metavar="ID", help="the id of the token, as `floodmark tokens` lists it")
     tokens = commands.add_parser("tokens", parents=[home], help="list the tokens of the HTTP service")
     tokens.add_argument("--json", action="store_true", help="print one JSON object")
 
@@ -150,33 +155,25 @@ def run_tokens(arguments: argparse.Namespace, now: int) -> None:
         ttl = None if arguments.expires is None else duration_micros(arguments.expires, "expires", least=1)
         with Home.open(arguments.home) as home:
             token, text = Tokens(home).create(arguments.scope, arguments.prefix or [""], label=arguments.label, ttl=ttl)
-        # Alone on its stream, so that a script can take it.
+        # Only the token goes to standard output, so that a script can capture it.
         print(text)
         print(
-            f"This is the token {token.id}. It is not shown again: keep it where others cannot read it.",
+            f"Created the token {token.id}. It cannot be shown again: store it as a secret.",
             file=sys.stderr,
         )
 
 
 def _list_tokens(tokens: Any, now: int, *, as_json: bool) -> None:
     if as_json:
-        print(json.dumps({"now": now, "tokens": [asdict(token) for token in tokens]}, indent=2))
+        print_json({"now": now, "tokens": [asdict(token) for token in tokens]})
         return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    from floodmark.cli.output import as_age
-
     if not tokens:
-        print("There is no token.")
+        print("There are no tokens.")
         return
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for heading in ("id", "scope", "streams", "label", "created", "expires"):
-        table.add_column(heading, overflow="fold")
+    table = make_table("id", "scope", "streams", "label", "created", "expires")
     for token in tokens:
         prefixes = ", ".join(prefix or "all" for prefix in token.prefixes)
         expires = "never" if token.expires_at is None else as_age(token.expires_at, now)
-        cells = (token.id, token.scope, prefixes, token.label or "-", as_age(token.created_at, now), expires)
-        table.add_row(*map(Text, cells))
-    Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 1000).print(table)
+        cells = (token.id, token.scope, prefixes, token.label or None, as_age(token.created_at, now), expires)
+        table.add_row(*map(text_cell, cells))
+    make_console().print(table)

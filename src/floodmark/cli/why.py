@@ -1,6 +1,7 @@
-"""The answer to "why?": found in a home without Spark, in one sentence what would release a watermark, and shown.
+"""The command `why`: explains a query's watermark, its holders, and in one sentence what would release it.
 
-The fields of the answers are the fields of `--json`: they are not renamed. Import it inside functions.
+It reads the home only, without Spark. The fields of the answer classes are the fields of `--json`, so do not rename
+them. Imports rich and the store: import this module inside functions.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,16 +13,22 @@ from rich.table import Table
 from rich.text import Text
 
 from floodmark._util.codec import JsonValue, open_snapshot
-from floodmark.cli.output import as_age, as_clock, as_duration, as_utc, to_second
-from floodmark.cli.tables import (
-    NOTHING,
+from floodmark.cli.output import (
+    NO_VALUE,
+    as_age,
+    as_clock,
+    as_duration,
+    as_utc,
     make_console,
     make_table,
     print_facts,
+    print_line,
+    print_title,
     print_warnings,
     printable,
     state_cell,
     text_cell,
+    to_second,
 )
 from floodmark.control import Observation, Queries, QueryRecord, WatermarkStep, WatermarkSteps
 from floodmark.errors import SnapshotInvalid, UnknownIncarnation
@@ -30,11 +37,11 @@ from floodmark.progress import Coalescer, InputView, Name
 
 @dataclass(frozen=True, slots=True)
 class OriginAnswer:
-    """One origin of one column. What nobody has told is None.
+    """One origin of one column; a field is None where the home has no value.
 
-    `origin` is what it is called in the home, `name` what a person calls it. `watermark` is how far the origin itself
-    has come, `newest_time` the newest row that counted. `last_heard` is when a batch last had rows of it. `left_out`
-    says that it came back behind the watermark and is not waited for.
+    `origin` is its id in the home, `name` its readable name. `watermark` is the origin's own watermark, `newest_time`
+    the time of its newest accepted row, `last_heard` when a batch last had rows of it. `left_out` means that it resumed
+    behind the watermark and does not hold it back.
     """
 
     origin: Name
@@ -55,11 +62,12 @@ class OriginAnswer:
 
 @dataclass(frozen=True, slots=True)
 class ColumnAnswer:
-    """One watermarked column, as of its newest step `seq`. Without a step nothing has been computed yet.
+    """One watermarked column, as of its newest step `seq`; without a step no watermark has been computed yet.
 
-    `lacking` names origins that bring other columns but never this one. Rows of the future are counted here where
-    nobody told whose they were; these and late rows from the batch `counted_since_batch` on, the oldest that is kept.
-    `spark_dropped` is Spark's own number for the whole query: rows, or groups of rows where it groups before it drops.
+    `lacking` names origins that have reported other columns but never this one. `future_rows` counts rows from the
+    future whose origin is unknown. Future and late rows are counted from `counted_since_batch` on, the oldest batch
+    whose statistics are kept. `spark_dropped` is Spark's own count for the whole query: rows, or groups of rows where
+    Spark groups before it drops.
     """
 
     column: str
@@ -82,7 +90,7 @@ class ColumnAnswer:
 
 @dataclass(frozen=True, slots=True)
 class QueryAnswer:
-    """One query: what is known of it, and its columns, as of `now`."""
+    """The record of a query and its watermarked columns, as of `now`."""
 
     now: int
     query: QueryRecord
@@ -90,23 +98,22 @@ class QueryAnswer:
 
 
 def why(name_or_id: str, queries: Queries, steps: WatermarkSteps, now: int) -> QueryAnswer:
-    """Return the answer for the query of this name or id."""
+    """Explain the watermarks of the query with this name or id."""
     query = queries.find(name_or_id)
-    return QueryAnswer(
-        now, query, tuple(_column_answer(column, one, steps, now) for one, _, column in query.incarnations)
-    )
+    columns = tuple(_column_answer(column, incarnation, steps, now) for incarnation, _, column in query.incarnations)
+    return QueryAnswer(now, query, columns)
 
 
 def _column_answer(column: str, incarnation: str, steps: WatermarkSteps, now: int) -> ColumnAnswer:
-    """Return what is known of a column; what is wrong with one does not hide the others."""
+    """Explain one column; if its data cannot be read, return a warning so that other columns still show."""
     try:
         step = steps.newest(incarnation)
         if step is None:
-            return ColumnAnswer(column, incarnation, release="It appears when the first batch has been read.")
+            return ColumnAnswer(column, incarnation, release="The watermark appears after the first batch.")
         settings = steps.incarnation(incarnation).settings
         return _explain_step(column, step, steps.observations(incarnation), settings, now)
     except (UnknownIncarnation, SnapshotInvalid) as error:
-        return ColumnAnswer(column, incarnation, release="This home cannot tell.", warnings=(str(error),))
+        return ColumnAnswer(column, incarnation, release="Unknown: its data cannot be read.", warnings=(str(error),))
 
 
 def _explain_step(
@@ -116,28 +123,33 @@ def _explain_step(
     with open_snapshot(step.snapshot, "origin-watermarks") as saved:
         explanation = Coalescer.restore(saved["merged"]).explain()
         view = explanation.keys[column]
-        memories = dict(saved["origins"])
+        origin_states = dict(saved["origins"])
         since = {name: at for name, _, _, at in saved["merged"]["inputs"]}
         names = saved.get("names", {})
         origins = tuple(
             _origin_answer(
-                one, names.get(one.name, str(one.name)), memories[one.name], column, since[one.name], observed
+                origin,
+                names.get(origin.name, str(origin.name)),
+                origin_states[origin.name],
+                column,
+                since[origin.name],
+                observed,
             )
-            for one in view.inputs
+            for origin in view.inputs
         )
-        missed = int(saved.get("missed", 0))
+        lost_batches = int(saved.get("missed", 0))
     return ColumnAnswer(
         column=column,
         incarnation=step.incarnation,
         release=release_sentence(step.watermark, origins, settings, now),
-        warnings=(f"What {missed} of its batches saw never arrived.",) if missed else (),
+        warnings=(_lost_statistics(lost_batches),) if lost_batches else (),
         seq=step.seq,
         watermark=step.watermark,
         computed_at=step.at,
         is_idle=explanation.is_idle,
-        holders=tuple(names.get(one, str(one)) for one in view.holders),
+        holders=tuple(names.get(origin, str(origin)) for origin in view.holders),
         held_since=view.since,
-        lacking=tuple(names.get(one, str(one)) for one in view.lacking),
+        lacking=tuple(names.get(origin, str(origin)) for origin in view.lacking),
         counted_since_batch=observed.since_batch,
         future_rows=observed.future_rows,
         newest_future=observed.newest_future,
@@ -146,9 +158,13 @@ def _explain_step(
     )
 
 
+def _lost_statistics(batches: int) -> str:
+    return f"Statistics of {batches} {'batch was' if batches == 1 else 'batches were'} lost; the watermark may lag."
+
+
 @dataclass(slots=True)
 class ObservationSummary:
-    """Per origin, when a batch last had rows of it, and its late rows; over all, future rows, and what Spark dropped.
+    """The statistics of all kept batches: per origin the last time heard and late rows; in total future, dropped rows.
 
     >>> batch = Observation("a1", seq=4, batch_id=7, statistics={"newest": {"p0": 90}, "late_rows": {"p0": 2}}, at=120)
     >>> observed = ObservationSummary.of([batch])
@@ -166,14 +182,14 @@ class ObservationSummary:
 
     @classmethod
     def of(cls, observations: Iterable[Observation]) -> "ObservationSummary":
-        """Take all observations together. Statistics of another form say nothing."""
+        """Sum up observations; statistics in an unknown format are ignored."""
         observed = cls()
         for observation in observations:
             if isinstance(observation.statistics, Mapping):
-                observed._take(observation.statistics, observation.batch_id, observation.at)
+                observed._add(observation.statistics, observation.batch_id, observation.at)
         return observed
 
-    def _take(self, statistics: Mapping[str, JsonValue], batch_id: int, at: int) -> None:
+    def _add(self, statistics: Mapping[str, JsonValue], batch_id: int, at: int) -> None:
         self.since_batch = batch_id if self.since_batch is None else min(self.since_batch, batch_id)
         for origin, _ in _numbers_by_origin(statistics.get("newest")):
             self.last_heard[origin] = max(at, self.last_heard.get(origin, at))
@@ -190,9 +206,9 @@ class ObservationSummary:
 
 
 def _origin_answer(
-    view: InputView, name: str, memory: list[Any], column: str, since: int | None, observed: ObservationSummary
+    view: InputView, name: str, origin_state: list[Any], column: str, since: int | None, observed: ObservationSummary
 ) -> OriginAnswer:
-    states, idle_cause, future_rows, newest_future = memory
+    states, idle_cause, future_rows, newest_future = origin_state
     newest, key = states.get(column), str(view.name)
     return OriginAnswer(
         origin=view.name,
@@ -201,7 +217,7 @@ def _origin_answer(
         idle_cause=idle_cause,
         in_state_since=since,
         watermark=view.time,
-        # Other rules than the newest time less a delay may remember anything.
+        # The state is the newest time for generators with a fixed delay; other generators keep something else.
         newest_time=newest if isinstance(newest, int) else None,
         last_heard=observed.last_heard.get(key, None if view.time is None else view.since),
         holds=view.holds,
@@ -214,7 +230,7 @@ def _origin_answer(
 
 
 def _numbers_by_origin(by_origin: JsonValue) -> Iterator[tuple[str, int]]:
-    """Yield the whole numbers of a mapping from origins."""
+    """Yield the entries of a mapping from origin to integer; anything else is ignored."""
     if isinstance(by_origin, Mapping):
         yield from ((origin, number) for origin, number in by_origin.items() if isinstance(number, int))
 
@@ -223,48 +239,48 @@ _MAX_NAMED: Final = 3
 
 
 def release_sentence(watermark: int | None, origins: Sequence[OriginAnswer], settings: JsonValue, now: int) -> str:
-    """Return what would move the watermark on, in one sentence."""
+    """Say in one sentence what would advance the watermark."""
     holders = [origin for origin in origins if origin.holds]
     active = [origin for origin in origins if origin.state == "active"]
     if holders:
-        leaving = _other_ways(len(holders) > 1, settings)
-        return f"It moves when {_name_list(holders)} {_row_needed(holders, watermark, now)}{leaving}."
+        alternatives = _other_ways(len(holders) > 1, settings)
+        return f"It moves when {_name_list(holders)} {_row_needed(holders, watermark, now)}{alternatives}."
     if active and watermark is not None:
         return f"It moves when {_name_list(active)} {'have' if len(active) > 1 else 'has'} caught up with it."
     if any(origin.state == "idle" for origin in origins):
-        return "It moves when an idle origin sends a row again that is late enough in time, or a new origin appears."
+        return "It moves when an idle origin sends a row far enough ahead of the watermark, or a new origin appears."
     if origins:
-        return "It moves no more: every origin has finished."
-    return "It appears when the first row has been read."
+        return "It is final: every origin has finished."
+    return "The watermark appears after the first row."
 
 
 def _other_ways(many: bool, settings: JsonValue) -> str:
-    """Return how else the holders may let go, as far as the settings allow it."""
+    """Say which other events would release the holders, given the query's idle setting."""
     are = "are" if many else "is"
     if not isinstance(settings, Mapping) or "idle" not in settings:
         return f", {'go' if many else 'goes'} idle, or {are} removed"
     if settings["idle"] is None:
-        return f", or {are} removed (no idle time is set)"
-    return f", {are} silent for {as_duration(settings['idle'])} with nothing unread, or {are} removed"
+        return f", or {are} removed (no idle timeout is set)"
+    return f", {are} silent for {as_duration(settings['idle'])} with no unread rows, or {are} removed"
 
 
 def _row_needed(holders: Sequence[OriginAnswer], watermark: int | None, now: int) -> str:
-    """Return what rows the holders must send."""
+    """Say which rows the holders must send."""
     many = len(holders) > 1
     send = "each send" if many else "sends"
     if all(origin.watermark is None for origin in holders):
-        return f"{send} {'their' if many else 'its'} first row that counts"
-    needed = [_time_to_pass(origin, watermark) for origin in holders]
-    known = [time for time in needed if time is not None]
-    if len(known) < len(needed):
-        return f"{'come' if many else 'comes'} further in time"
-    return f"{send} a row later than {as_clock(max(known), now)}"
+        return f"{send} {'their' if many else 'its'} first accepted row"
+    times = [_time_to_pass(origin, watermark) for origin in holders]
+    needed = [time for time in times if time is not None]
+    if len(needed) < len(times):
+        return f"{'advance' if many else 'advances'} in time"
+    return f"{send} a row later than {as_clock(max(needed), now)}"
 
 
 def _time_to_pass(origin: OriginAnswer, watermark: int | None) -> int | None:
-    """Return the time that a row of this origin must be above to move the watermark, if its rule tells.
+    """Return the time that a row of this origin must exceed to move the watermark, or None if it is unknown.
 
-    The distance from its newest row to its own watermark is the delay that it is given.
+    The distance from the origin's newest row to its own watermark is its allowed delay.
     """
     if origin.watermark is None or origin.newest_time is None:
         return None
@@ -273,7 +289,7 @@ def _time_to_pass(origin: OriginAnswer, watermark: int | None) -> int | None:
 
 
 def _name_list(origins: Sequence[OriginAnswer]) -> str:
-    """Return the names of the first few and the number of the others."""
+    """Return the first few names and the number of the others."""
     names = [str(origin.name) for origin in origins]
     if len(names) > _MAX_NAMED:
         names = [*names[: _MAX_NAMED - 1], f"{len(names) - _MAX_NAMED + 1} others"]
@@ -281,39 +297,38 @@ def _name_list(origins: Sequence[OriginAnswer]) -> str:
 
 
 def show_answer(answer: QueryAnswer) -> None:
-    """Print the answer to "why?" for one query."""
+    """Print the explanation of one query."""
     console, query, now = make_console(), answer.query, answer.now
-    title = Text.assemble((printable(query.name or query.query_id), "bold"), ": ", state_cell(query.state))
-    console.print(title, soft_wrap=True)
+    print_title(console, query.name or query.query_id, state_cell(query.state))
     facts = [
         ("id", query.query_id),
-        ("last batch", NOTHING if query.batch_id < 0 else str(query.batch_id)),
+        ("last batch", NO_VALUE if query.batch_id < 0 else str(query.batch_id)),
         ("last heard", f"{as_age(query.updated_at, now)} ({as_utc(to_second(query.updated_at))})"),
         ("Spark's watermark", _spark_watermark(query)),
     ]
     if query.error:
-        # Spark's errors go on with the trace of the JVM.
+        # The other lines of a Spark error are the JVM stack trace.
         facts.append(("error", query.error.splitlines()[0]))
     print_facts(console, facts)
     print_warnings(console, query.warnings)
     if not answer.columns:
-        console.print("\nNo column of this query has a watermark of Floodmark's.", soft_wrap=True)
+        print_line(console, "\nNo column of this query has a Floodmark watermark.")
     for column in answer.columns:
         _print_column(console, column, now)
 
 
 def show_queries(queries: Sequence[QueryRecord], now: int) -> None:
-    """Print which queries there are, the one heard of last first."""
+    """Print queries as a table, in the given order."""
     console = make_console()
     if not queries:
-        console.print("No query has been heard of yet.", soft_wrap=True)
+        print_line(console, "No query has reported to this home yet.")
         return
     table = make_table("query", "state", "last batch", "last heard", "id")
     for query in queries:
         table.add_row(
             text_cell(query.name),
             state_cell(query.state),
-            NOTHING if query.batch_id < 0 else str(query.batch_id),
+            NO_VALUE if query.batch_id < 0 else str(query.batch_id),
             as_age(query.updated_at, now),
             text_cell(query.query_id),
         )
@@ -321,18 +336,18 @@ def show_queries(queries: Sequence[QueryRecord], now: int) -> None:
 
 
 def _print_column(console: Console, column: ColumnAnswer, now: int) -> None:
-    stands = "no watermark yet" if column.watermark is None else f"{as_utc(column.watermark)} ({column.watermark})"
+    watermark = "no watermark yet" if column.watermark is None else f"{as_utc(column.watermark)} ({column.watermark})"
     console.print()
-    console.print(Text.assemble((printable(column.column), "bold"), f": {stands}"), soft_wrap=True)
+    print_title(console, column.column, watermark)
     if column.seq is not None:
         facts = [("held by", _held_by(column, now))]
         if column.lacking:
-            facts.append(("never here", f"{_comma_list(column.lacking)} (though on other columns)"))
+            facts.append(("never reported this column", f"{_comma_list(column.lacking)} (only other columns)"))
         if column.future_rows:
             rows = _count_text(column.future_rows, "newest", column.newest_future, now)
             facts.append(("rows from the future", f"{rows} (since batch {column.counted_since_batch})"))
         if column.spark_dropped:
-            counted = f"{column.spark_dropped} rows, or groups of rows where it groups first"
+            counted = f"{column.spark_dropped} rows, or groups of rows if Spark groups before it drops"
             facts.append(("dropped by Spark", f"{counted} (since batch {column.counted_since_batch})"))
         print_facts(console, facts)
     print_warnings(console, column.warnings)
@@ -343,9 +358,9 @@ def _print_column(console: Console, column: ColumnAnswer, now: int) -> None:
 
 def _held_by(column: ColumnAnswer, now: int) -> str:
     if column.is_idle:
-        return "nobody: all origins are idle"
+        return "no origin: all origins are idle"
     if not column.holders:
-        return "nobody"
+        return "no origin"
     since = column.held_since
     return _comma_list(column.holders) + (
         "" if since is None else f", since {as_clock(to_second(since), now)} ({as_age(since, now)})"
@@ -365,9 +380,9 @@ def _origins_table(column: ColumnAnswer, now: int) -> Table:
         cells: list[str | Text] = [
             "*" if origin.holds else "",
             text_cell(origin.name),
-            NOTHING if origin.watermark is None else as_clock(origin.watermark, now),
+            NO_VALUE if origin.watermark is None else as_clock(origin.watermark, now),
             _origin_state(origin, now),
-            NOTHING if origin.last_heard is None else as_age(origin.last_heard, now),
+            NO_VALUE if origin.last_heard is None else as_age(origin.last_heard, now),
         ]
         if has_future:
             cells.append(_count_text(origin.future_rows, "newest", origin.newest_future, now))
@@ -384,18 +399,18 @@ def _origin_state(origin: OriginAnswer, now: int) -> Text:
     if origin.state != "active" and origin.in_state_since is not None:
         text.append(f" {as_age(origin.in_state_since, now)}")
     if origin.left_out:
-        text.append(", left out until it has caught up")
+        text.append(", ignored until it catches up")
     return text
 
 
 def _count_text(rows: int | None, which: str, time: int | None, now: int) -> str:
     if not rows:
-        return NOTHING if rows is None else "0"
+        return NO_VALUE if rows is None else "0"
     return str(rows) if time is None else f"{rows}, {which} {as_clock(time, now)}"
 
 
 def _spark_watermark(query: QueryRecord) -> str:
-    return NOTHING if query.spark_watermark is None else as_utc(query.spark_watermark * 1000)
+    return NO_VALUE if query.spark_watermark is None else as_utc(query.spark_watermark * 1000)
 
 
 def _comma_list(names: Iterable[object]) -> str:

@@ -1,17 +1,17 @@
-"""What must survive: the home, which is one SQLite file or a PostgreSQL database, and what is kept in it.
+"""The control store: the home (one SQLite file or a PostgreSQL database) and the records every room keeps in it.
 
 | class | keeps |
 |---|---|
-| `Home` | the store: transactions, migrations, its clock, counters of changes |
-| `Leases` | which process does a piece of work, with tokens that fence off who has lost it |
+| `Home` | the store: transactions, migrations, the shared clock, change counters |
+| `Leases` | which process owns a piece of work, with tokens that fence earlier owners |
 | `Members` | which processes are alive |
-| `WatermarkSteps` | watermarks that are computed for streaming queries, step by step |
-| `BatchWatermarks` | under which watermark the batches of such a query judge their rows |
-| `Queries` | what is known of each streaming query |
-| `Tokens` | who may do what, when the home is reached through a service |
+| `WatermarkSteps` | the computed watermarks of streaming queries, step by step |
+| `BatchWatermarks` | the watermark that decides which rows of a batch are late |
+| `Queries` | one record of each streaming query |
+| `Tokens` | access tokens of the HTTP service |
 
-Every change is conditional on what it was built on; who comes second gets a `Conflict` and reads again. Times are
-microseconds since the epoch: an argument, or, where processes must agree on them, the store's.
+Every room above `progress` may import it; start reading with `home`. Every change is conditional: the loser of a race
+gets a `Conflict` and reads again. Times are microseconds since the epoch, from an argument or from the store's clock.
 """
 
 from floodmark.control.home import Home

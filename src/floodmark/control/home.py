@@ -1,4 +1,4 @@
-"""The home: a directory with one SQLite file, or a database in PostgreSQL, that keeps everything that must survive."""
+"""The home: a directory with one SQLite file, or a PostgreSQL database, that holds all durable state."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -20,13 +20,13 @@ HOME_VARIABLE: Final = "FLOODMARK_HOME"
 
 
 class Home:
-    """Where Floodmark keeps what must survive. Many threads and processes may have the same one open.
+    """The store of Floodmark's durable state. Many threads and processes may open the same home.
 
     >>> with Home.open() as home:
     ...     home.path.name
     'home'
 
-    Each change is one transaction, which is on the disk when `write` ends, or has never been.
+    Each change is one transaction. It is durable when `write` returns.
     """
 
     __slots__ = ("_abandoned", "_clock", "_counters", "_is_closed", "_process", "_store")
@@ -42,45 +42,45 @@ class Home:
 
     @classmethod
     def open(cls, where: str | Path | None = None, *, clock: Callable[[], int] | None = None) -> "Home":
-        """Open the home at this place, and make it if there is none; bring an older one up to date.
+        """Open the home at `where`, creating it if it does not exist and migrating it if it is older.
 
-        The place is a directory, or a database: `postgresql://USER@HOST/DATABASE`, which must be there. Without one
-        it is where the environment variable FLOODMARK_HOME says, else `.floodmark` in the working directory. A test
-        may bring a `clock`, which then stands for that of the store.
+        `where` is a directory, or the URL of an existing database, `postgresql://USER@HOST/DATABASE`. The default is
+        the environment variable FLOODMARK_HOME, else `.floodmark` in the working directory. A test may pass a `clock`
+        that replaces the store's.
         """
-        place = _resolve_location(where)
-        if isinstance(place, str):
-            return cls._open(PostgresStore(parse_postgres_url(place)), clock)
+        location = _resolve_location(where)
+        if isinstance(location, str):
+            return cls._open(PostgresStore(parse_postgres_url(location)), clock)
         try:
-            place.mkdir(parents=True, exist_ok=True)
+            location.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise HomeUnusable(
-                f"The home {os.fspath(place)} cannot be made: {error.strerror}.",
-                rule="A home is a directory that this user may write to.",
-                remedy="Check the path and its permissions; name another home with FLOODMARK_HOME.",
-                path=os.fspath(place),
+                f"The home {os.fspath(location)} cannot be created: {error.strerror}.",
+                rule="A home is a directory that this user can write to.",
+                remedy="Check the path and its permissions, or set FLOODMARK_HOME to another directory.",
+                path=os.fspath(location),
             ) from error
-        return cls._open(SqliteStore(place, create=True), clock)
+        return cls._open(SqliteStore(location, create=True), clock)
 
     @classmethod
     def open_existing(cls, where: str | Path | None = None, *, clock: Callable[[], int] | None = None) -> "Home":
-        """Open a home that is there; make nothing where there is none.
+        """Open an existing home; raise `HomeMissing` where there is none.
 
         >>> Home.open_existing("nowhere")
         Traceback (most recent call last):
         floodmark.errors.HomeMissing: There is no home at ...nowhere. ... [home-missing]
         """
-        place = _resolve_location(where)
-        if isinstance(place, str):
-            return cls._open(PostgresStore(parse_postgres_url(place)), clock, must_exist=True)
-        if not (place / FILE_NAME).is_file():
-            raise _home_missing(os.fspath(place))
-        return cls._open(SqliteStore(place, create=False), clock)
+        location = _resolve_location(where)
+        if isinstance(location, str):
+            return cls._open(PostgresStore(parse_postgres_url(location)), clock, must_exist=True)
+        if not (location / FILE_NAME).is_file():
+            raise _home_missing(os.fspath(location))
+        return cls._open(SqliteStore(location, create=False), clock)
 
     @classmethod
     def _open(cls, store: Store, clock: Callable[[], int] | None, *, must_exist: bool = False) -> "Home":
         try:
-            with store.explained():
+            with store.translate_errors():
                 if must_exist:
                     with store.reader.connect() as connection:
                         if not is_home(connection):
@@ -93,31 +93,30 @@ class Home:
 
     @property
     def path(self) -> Path:
-        """The directory; only a home in SQLite has one. `location` is what every home has."""
+        """The directory of a home in SQLite. `location` works for every home."""
         if self._store.directory is None:
             raise HomeUnusable(
                 f"The home {self._store.shown} has no directory.",
-                rule="A home in SQLite has one; one in PostgreSQL is a database.",
-                remedy="Use Home.location, which names either.",
+                rule="Only a home in SQLite has a directory; a home in PostgreSQL is a database.",
+                remedy="Use Home.location, which works for both.",
                 path=self._store.shown,
             )
         return self._store.directory
 
     @property
     def location(self) -> str:
-        """What opens this home again, in this process or another: the directory, or the URL.
+        """The directory or URL that opens this home again, in this process or another.
 
-        A URL that was given with a password still has it, or it would open nothing. To show where a home is, use
-        `repr`.
+        The URL includes its password. Use `repr` for logs and messages.
         """
         return self._store.location
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        """Give a connection whose changes are kept together at the end, or on an error not at all.
+        """Open a transaction that writes: committed at the end of the block, rolled back on an error.
 
-        What you build on, read with a lock (`with_for_update`): it stays true until the end. In SQLite one writes at
-        a time, and everything does. In PostgreSQL, lock the row that owns the rest first, then read the rest.
+        Read what the change depends on with a lock (`with_for_update`), so that it cannot change before the commit. In
+        PostgreSQL, lock the owning row first, then read the rows that belong to it. SQLite has one writer at a time.
 
         >>> from sqlalchemy import text
         >>> with Home.open() as home, home.write() as connection:
@@ -125,25 +124,26 @@ class Home:
         0
         """
         self._check_open()
-        with self._store.explained(), self._store.writer.begin() as connection:
-            announcing = ChangeAnnouncer(connection)
+        with self._store.translate_errors(), self._store.writer.begin() as connection:
+            announcer = ChangeAnnouncer(connection)
             try:
                 yield connection
-                announcing.count()
+                announcer.count()
             finally:
-                announcing.end()
+                announcer.end()
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """Give a connection that sees one state of the home from its first statement on, and waits for nobody."""
+        """Open a read-only transaction that sees one snapshot of the home and never waits for a lock."""
         self._check_open()
-        with self._store.explained(), self._store.reader.connect() as connection:
+        with self._store.translate_errors(), self._store.reader.connect() as connection:
             yield connection
 
     def now(self, connection: Connection | None = None) -> int:
-        """Return the time in microseconds since the epoch, by the one clock that all who use this home share.
+        """Return the store's time in microseconds since the epoch; all processes that use this home share this clock.
 
-        That is the server's, or for SQLite the host's. It may go back. Inside of a transaction pass its connection.
+        It is the clock of the PostgreSQL server, or of the host for SQLite, and may be set back. Inside a transaction,
+        pass its connection.
 
         >>> with Home.open(clock=lambda: 60_000_000) as home:
         ...     home.now()
@@ -158,9 +158,9 @@ class Home:
             return self._store.now(reading)
 
     def changes(self, *topics: str) -> dict[str, int]:
-        """Return how often each of these topics has changed, or each that ever did; see `announce_change`.
+        """Return the change counters of these topics, or of all topics; see `announce_change`.
 
-        It costs so little that a process may ask every 10 ms. Who has seen a number and sees another one reads again.
+        Cheap enough to poll every 10 ms. A process that sees a counter move reads the changed data again.
 
         >>> with Home.open() as home:
         ...     home.changes("stream/orders", "stream/payments")
@@ -170,12 +170,12 @@ class Home:
         return self._counters.read(topics)
 
     def close(self) -> None:
-        """Let go of the store; to say so twice is no error."""
+        """Close the connections. Idempotent."""
         self._is_closed = True
-        is_ours = self._process == os.getpid()
-        if is_ours:
+        opened_here = self._process == os.getpid()
+        if opened_here:
             self._counters.close()
-        self._store.reader.dispose(close=is_ours)
+        self._store.reader.dispose(close=opened_here)
 
     def __enter__(self) -> "Home":
         return self
@@ -196,12 +196,12 @@ class Home:
         if self._is_closed:
             raise HomeClosed(
                 f"The home {self._shown} has been closed.",
-                rule="A home is used between open and close.",
-                remedy="Open it again.",
+                rule="A closed home cannot be used.",
+                remedy="Open it again with Home.open().",
                 path=self._shown,
             )
         if self._process != os.getpid():
-            # This is the child of a fork. It must not use, nor even close, what the parent has opened.
+            # After a fork: the child must neither use nor close the connections of its parent.
             self._abandoned += [self._store.reader.pool, self._counters]
             self._store.reader.dispose(close=False)
             self._counters = ChangeCounters(self._store)
@@ -209,32 +209,33 @@ class Home:
 
 
 def _resolve_location(where: str | Path | None) -> Path | str:
-    """Return the directory of a home or the URL of one: as given, or as the environment says, or the default."""
-    given = where or os.environ.get(HOME_VARIABLE) or ".floodmark"
-    scheme, colon, _ = os.fspath(given).partition(":")
-    if isinstance(given, str) and "://" in given:
+    """Return the directory or URL of a home: the argument, else the environment variable, else the default."""
+    location = where or os.environ.get(HOME_VARIABLE) or ".floodmark"
+    scheme, colon, _ = os.fspath(location).partition(":")
+    if isinstance(location, str) and "://" in location:
         if scheme in POSTGRES_SCHEMES:
-            return given
+            return location
         raise InvalidOption(
-            f"The home is at {scheme}://...",
-            rule="A home is a local directory, or a database at postgresql://...",
-            remedy="Name one of these; an object store or another database cannot hold a home.",
+            f"The location of the home begins with {scheme}://.",
+            rule="A home is a local directory or a PostgreSQL database; object stores and other databases cannot "
+            "hold one.",
+            remedy="Use a directory such as '.floodmark', or a URL such as 'postgresql://USER@HOST/DATABASE'.",
             scheme=scheme,
         )
     if colon and scheme in POSTGRES_SCHEMES:
         raise InvalidOption(
-            "A URL was given as a path, which changes it.",
-            rule="A directory may be a path; a URL is a string.",
-            remedy="Pass the URL itself, as 'postgresql://...'.",
+            "The URL of the home was passed as a Path, which removes one of its slashes.",
+            rule="A directory may be a Path; a URL must be a string.",
+            remedy="Pass the URL as a string: 'postgresql://USER@HOST/DATABASE'.",
             scheme=scheme,
         )
-    return Path(given).absolute()
+    return Path(location).absolute()
 
 
 def _home_missing(shown: str) -> HomeMissing:
     return HomeMissing(
         f"There is no home at {shown}.",
-        rule=f"A home is a directory with the file {FILE_NAME}, or a database; a query with a watermark makes it.",
-        remedy=f"Name it, or set {HOME_VARIABLE}, or change to where the query was started.",
+        rule=f"A home is a directory with the file {FILE_NAME}, or a database; the first query or stream creates it.",
+        remedy=f"Set {HOME_VARIABLE} to the home, or change to the directory in which the query was started.",
         path=shown,
     )

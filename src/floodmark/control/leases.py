@@ -1,4 +1,4 @@
-"""Leases: of several processes one does a piece of work, and who has lost it cannot go on by mistake."""
+"""Leases: exclusive ownership of a piece of work, with fencing tokens against owners that have lost it."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -15,14 +15,14 @@ from floodmark.control.tables import LEASES
 from floodmark.errors import LeaseLost
 
 LEASES_TOPIC: Final = "leases"
-"""What changes when a lease gets another owner, or none: see `Home.changes`."""
+"""Change counter that rises when a lease is acquired or released; see `Home.changes`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A lease as it was granted or renewed. Whoever gets it next has a higher token.
+    """A lease as granted or renewed. The token rises with each acquisition.
 
-    `ttl` and `renewed_at` are microseconds, the latter by the store's clock.
+    `ttl` and `renewed_at` are in microseconds; `renewed_at` is store time.
     """
 
     name: str
@@ -33,12 +33,12 @@ class Lease:
 
     @property
     def expires_at(self) -> int:
-        """From when on somebody else may take it."""
+        """The store time from which another owner may acquire it."""
         return self.renewed_at + self.ttl
 
 
 class Leases:
-    """Named leases, each of which one owner has at a time, until it is released or not renewed for its `ttl`.
+    """Named leases with one owner at a time. A lease ends when it is released or not renewed within its `ttl`.
 
     >>> with Home.open() as home:
     ...     leases = Leases(home)
@@ -46,41 +46,41 @@ class Leases:
     ...     lease.token, leases.acquire("bucket/7", "controller-b", ttl=10_000_000)
     (1, None)
 
-    An owner that was held up may still believe that it has the lease. So whatever it does under the lease, it does in
-    a transaction that calls `check`, which then fails.
+    A delayed owner may not know that it has lost the lease. Each transaction it runs under the lease must therefore
+    call `check`, which raises `LeaseLost`.
 
-    Only the store's clock is asked, inside of the transaction. If that clock goes back, a lease that nobody renews
-    lasts one `ttl` from when somebody next asks for it, not until the clock is again where it was.
+    Only the store's clock counts, read inside the transaction. If that clock is set back, an abandoned lease expires
+    one `ttl` after the next attempt to acquire it, not when the clock has caught up.
     """
 
     __slots__ = ("_home",)
 
     def __init__(self, home: Home) -> None:
-        """Keep them in this home."""
+        """Use the leases of this home."""
         self._home = home
 
     def acquire(self, name: str, owner: str, ttl: int) -> Lease | None:
-        """Return the lease under a new token, or None if somebody else has it. It never waits.
+        """Return the lease with a new token, or None if another owner holds it. Never blocks.
 
-        An owner that has it already gets it anew: then an older instance of that owner has lost it.
+        An owner that already holds it gets a new token, which fences its earlier instance.
         """
-        wanted = select(LEASES).where(LEASES.c.name == check_id("name", name))
+        lease_query = select(LEASES).where(LEASES.c.name == check_id("name", name))
         check_id("owner", owner)
         check_ttl(ttl)
         with self._home.read() as connection:
-            seen = connection.execute(wanted).one_or_none()
+            seen = connection.execute(lease_query).one_or_none()
             if seen is not None and seen.owner not in (None, owner):
-                # Most who ask are refused. To refuse them here spares the others a lock.
+                # Most attempts are refused; refuse them without taking a lock.
                 now = self._home.now(connection)
                 if seen.renewed_at <= now < seen.renewed_at + seen.ttl:
                     return None
         with self._home.write() as connection:
             if seen is None:
-                nobodys = {"name": name, "owner": None, "token": 0, "ttl": ttl, "renewed_at": 0}
-                insert_if_absent(connection, LEASES, nobodys)
-            row = connection.execute(wanted.with_for_update(skip_locked=True)).one_or_none()
+                free_lease = {"name": name, "owner": None, "token": 0, "ttl": ttl, "renewed_at": 0}
+                insert_if_absent(connection, LEASES, free_lease)
+            row = connection.execute(lease_query.with_for_update(skip_locked=True)).one_or_none()
             if row is None:
-                # Somebody is just renewing, taking or checking it.
+                # Another transaction is renewing, acquiring or checking it.
                 return None
             now = self._home.now(connection)
             if row.owner not in (None, owner) and now < row.renewed_at + row.ttl:
@@ -97,9 +97,9 @@ class Leases:
         return lease
 
     def renew(self, lease: Lease) -> Lease:
-        """Keep a lease for another `ttl` from now, or raise `LeaseLost`.
+        """Extend a lease to one `ttl` from now, or raise `LeaseLost`.
 
-        One that has expired can be renewed as long as nobody else has taken it.
+        An expired lease can be renewed as long as no other owner has acquired it.
         """
         kept = self.renew_all((lease,))
         if kept:
@@ -110,18 +110,18 @@ class Leases:
             )
 
     def renew_all(self, leases: Iterable[Lease]) -> tuple[Lease, ...]:
-        """Renew many leases in one transaction; return those that are not lost, by name."""
+        """Renew many leases in one transaction; return those that are not lost, sorted by name."""
         kept = []
         with self._home.write() as connection:
             now = self._home.now(connection)
-            # In one order, or two owners of many could wait for each other.
-            for lease in sorted(leases, key=lambda one: one.name):
+            # Lock leases in name order to avoid deadlocks.
+            for lease in sorted(leases, key=lambda lease: lease.name):
                 if connection.execute(update(LEASES).where(_matches(lease)).values(renewed_at=now)).rowcount:
                     kept.append(replace(lease, renewed_at=now))
         return tuple(kept)
 
     def release(self, lease: Lease) -> bool:
-        """Give a lease back, so that another can take it at once; return False if it was lost before."""
+        """Release a lease so that another owner can acquire it at once; return False if it was already lost."""
         with self._home.write() as connection:
             is_released = connection.execute(update(LEASES).where(_matches(lease)).values(owner=None)).rowcount == 1
             if is_released:
@@ -129,24 +129,24 @@ class Leases:
         return is_released
 
     def held(self, prefix: str = "") -> tuple[Lease, ...]:
-        """Return the leases whose names begin so and that somebody has, by name.
+        """Return the unexpired leases whose names start with `prefix`, sorted by name.
 
         >>> with Home.open() as home:
         ...     leases = Leases(home)
         ...     lease = leases.acquire("bucket/7", "controller-a", ttl=10_000_000)
-        ...     [(one.name, one.owner) for one in leases.held("bucket/")]
+        ...     [(lease.name, lease.owner) for lease in leases.held("bucket/")]
         [('bucket/7', 'controller-a')]
         """
-        begins_so = func.substr(LEASES.c.name, 1, len(prefix)) == prefix
+        has_prefix = func.substr(LEASES.c.name, 1, len(prefix)) == prefix
         with self._home.read() as connection:
-            rows = connection.execute(select(LEASES).where(begins_so, LEASES.c.owner.is_not(None))).all()
+            rows = connection.execute(select(LEASES).where(has_prefix, LEASES.c.owner.is_not(None))).all()
             now = self._home.now(connection)
         leases = (Lease(row.name, row.owner, row.token, row.ttl, row.renewed_at) for row in rows)
-        return tuple(sorted((one for one in leases if now < one.expires_at), key=lambda one: one.name))
+        return tuple(sorted((lease for lease in leases if now < lease.expires_at), key=lambda lease: lease.name))
 
     @staticmethod
     def check(connection: Connection, lease: Lease) -> None:
-        """Raise `LeaseLost` if the lease is lost; else nobody can take it until the transaction ends.
+        """Raise `LeaseLost` if the lease is lost; otherwise lock it against other owners until the transaction ends.
 
         >>> with Home.open() as home:
         ...     leases = Leases(home)
@@ -157,7 +157,7 @@ class Leases:
         Traceback (most recent call last):
         floodmark.errors.LeaseLost: The lease 'bucket/7' of 'controller-a' with token ... [lease-lost]
         """
-        # A lock that others who check may share. Without it the lease could be taken between this look and the end.
+        # A shared lock: other checks may run too, but the lease cannot be acquired before this transaction ends.
         locked = select(LEASES).where(LEASES.c.name == lease.name).with_for_update(read=True)
         row = connection.execute(locked).one_or_none()
         if row is None or (row.owner, row.token) != (lease.owner, lease.token):
@@ -171,10 +171,11 @@ def _matches(lease: Lease) -> Any:
 def _lease_lost(lease: Lease, row: Row[Any] | None) -> LeaseLost:
     owner, token = (None, 0) if row is None else (row.owner, row.token)
     return LeaseLost(
-        f"The lease {lease.name!r} of {lease.owner!r} with token {lease.token} is lost: it belongs to "
-        f"{'nobody' if owner is None else repr(owner)}, and its token is {token}.",
-        rule="A lease that is released, or not renewed for its ttl, may be taken, and then only the new token counts.",
-        remedy="Stop what was done under it; acquire it again before going on, and read everything anew.",
+        f"The lease {lease.name!r} of {lease.owner!r} with token {lease.token} is lost: its owner is now "
+        f"{'none' if owner is None else repr(owner)}, with token {token}.",
+        rule="A lease that is released or not renewed within its ttl can be acquired by another owner; only the newest "
+        "token is valid.",
+        remedy="Stop the work done under this lease; acquire it again and reload all state before you continue.",
         name=lease.name,
         owner=lease.owner,
         token=lease.token,

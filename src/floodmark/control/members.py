@@ -1,4 +1,4 @@
-"""Members: which processes are alive that share the work of a home."""
+"""Members: the live processes that share the work of a home."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -15,14 +15,14 @@ from floodmark.control.tables import MEMBERS
 from floodmark.errors import UnknownMember
 
 MEMBERS_TOPIC: Final = "members"
-"""What changes when a member joins or leaves, not when it falls silent: see `Home.changes`."""
+"""Change counter that rises when a member joins or leaves, but not when its heartbeats stop; see `Home.changes`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A process that has joined under a name. `instance` tells it from an earlier one of the same name.
+    """A process that has joined under a name. `instance` distinguishes it from an earlier process of that name.
 
-    `ttl`, `joined_at` and `beat_at` are microseconds, the latter two by the store's clock.
+    `ttl`, `joined_at` and `beat_at` are in microseconds; the latter two are store times.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Member:
 
 
 class Members:
-    """Who is alive: whoever has joined, has not left, and has given a sign of life within its `ttl`.
+    """The live members: processes that have joined, not left, and sent a heartbeat within their `ttl`.
 
     >>> with Home.open() as home:
     ...     members = Members(home)
@@ -42,17 +42,17 @@ class Members:
     ...     [member.name for member in members.alive()]
     ['controller-b']
 
-    It is a hint by which work is shared out. That nobody does the work of another is for `Leases` to see to.
+    The list is a hint for sharing out work. Exclusive ownership is guaranteed by `Leases`.
     """
 
     __slots__ = ("_home",)
 
     def __init__(self, home: Home) -> None:
-        """Keep them in this home."""
+        """Use the members of this home."""
         self._home = home
 
     def join(self, name: str, ttl: int) -> Member:
-        """Join, or take the place of an earlier process of this name. Those whose time has run out are forgotten."""
+        """Join, replacing an earlier process of this name. Expired members are deleted."""
         check_id("name", name)
         check_ttl(ttl)
         with self._home.write() as connection:
@@ -69,32 +69,32 @@ class Members:
         return member
 
     def beat(self, member: Member) -> Member:
-        """Give a sign of life, or raise `UnknownMember` if the member has left, or was forgotten, or replaced.
+        """Send a heartbeat, or raise `UnknownMember` if the member has left, has expired or was replaced.
 
         >>> with Home.open() as home:
         ...     members = Members(home)
         ...     old, new = members.join("controller-a", ttl=10_000_000), members.join("controller-a", ttl=10_000_000)
         ...     members.beat(old)
         Traceback (most recent call last):
-        floodmark.errors.UnknownMember: The member 'controller-a' has left, was forgotten, or ... [unknown-member]
+        floodmark.errors.UnknownMember: The member 'controller-a' has left, has expired, or ... [unknown-member]
         """
         with self._home.write() as connection:
             now = self._home.now(connection)
             if not connection.execute(update(MEMBERS).where(_matches(member)).values(beat_at=now)).rowcount:
                 raise UnknownMember(
-                    f"The member {member.name!r} has left, was forgotten, or joined again elsewhere.",
-                    rule="A member gives a sign of life within its ttl, and each process has a name of its own.",
-                    remedy="Join again, unless another process has the name.",
+                    f"The member {member.name!r} has left, has expired, or was replaced by another process.",
+                    rule="A member sends a heartbeat within its ttl, and each process has its own name.",
+                    remedy="Join again; if another process uses the name, join under a different one.",
                     member=member.name,
                     instance=member.instance,
                 )
             ahead = connection.execute(select(MEMBERS).where(MEMBERS.c.beat_at > now)).all()
         for other in ahead:
-            self._bring_back(Member(*other), now)
+            self._reset_beat(Member(*other), now)
         return replace(member, beat_at=now)
 
     def leave(self, member: Member) -> bool:
-        """Say goodbye, so that nobody waits for the end of the ttl; return False if the member was gone before."""
+        """Leave at once instead of expiring after the ttl; return False if the member had already gone."""
         with self._home.write() as connection:
             has_left = connection.execute(delete(MEMBERS).where(_matches(member))).rowcount == 1
             if has_left:
@@ -102,22 +102,23 @@ class Members:
         return has_left
 
     def alive(self) -> tuple[Member, ...]:
-        """Return who is alive, by name."""
+        """Return the live members, sorted by name."""
         with self._home.read() as connection:
             rows = connection.execute(select(MEMBERS)).all()
             now = self._home.now(connection)
         members = (Member(*row) for row in rows)
-        return tuple(sorted((one for one in members if now < one.beat_at + one.ttl), key=lambda one: one.name))
+        live = (member for member in members if now < member.beat_at + member.ttl)
+        return tuple(sorted(live, key=lambda member: member.name))
 
-    def _bring_back(self, other: Member, now: int) -> None:
-        """After the clock has gone back: a member that is dead must not live until the clock is where it was."""
+    def _reset_beat(self, other: Member, now: int) -> None:
+        """Reset a heartbeat in the future, left by a clock that was set back, so that a dead member can expire."""
         with self._home.write() as connection:
             unchanged = and_(_matches(other), MEMBERS.c.beat_at == other.beat_at)
             connection.execute(update(MEMBERS).where(unchanged).values(beat_at=now))
 
 
 def _delete_expired(connection: Connection, now: int) -> None:
-    # Never waits, since two who join at the same time could wait for each other.
+    # Skip locked rows: two members joining at the same time could deadlock.
     dead = select(MEMBERS.c.name).where(MEMBERS.c.beat_at + MEMBERS.c.ttl <= now).with_for_update(skip_locked=True)
     names = connection.execute(dead).scalars().all()
     if names:

@@ -1,4 +1,4 @@
-"""The streaming queries that are known to a home: a record of each, and which of two accounts of one holds."""
+"""One record of each streaming query of a home, kept current when events arrive late or out of order."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -16,17 +16,17 @@ from floodmark.control.tables import QUERIES
 from floodmark.errors import AmbiguousQuery, InvalidOption, UnknownQuery
 
 QueryState = Literal["running", "stopped", "failed"]
-"""Whether a query runs, or how it ended."""
+"""Whether a query is running, or how it ended."""
 
 _STATES: Final = get_args(QueryState)
 
 
 @dataclass(frozen=True, slots=True)
 class QueryRecord:
-    """A streaming query as of one of its events.
+    """The state of a streaming query at one of its events.
 
-    `incarnations` has, for each watermarked column, (incarnation, seq, column). `batch_id` is -1 before the first
-    batch. Times are microseconds since the epoch; `spark_watermark` is milliseconds, as Spark has it.
+    `incarnations` holds (incarnation, seq, column) for each watermarked column. `batch_id` is -1 before the first
+    batch. Times are microseconds since the epoch, except `spark_watermark`: milliseconds, as in Spark.
 
     >>> QueryRecord("q1", "r1", "orders", 4, (("a1", 4, "order_time"),), None, "running", None, (), 100, 200).state
     'running'
@@ -45,7 +45,7 @@ class QueryRecord:
     updated_at: int
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be kept."""
+        """Reject values that cannot be stored."""
         check_id("query_id", self.query_id)
         check_id("run_id", self.run_id)
         check_number("batch_id", self.batch_id, least=-1)
@@ -56,8 +56,8 @@ class QueryRecord:
         if self.state not in _STATES:
             raise InvalidOption(
                 f"The state of the query is {self.state!r}.",
-                rule=f"It is one of: {', '.join(_STATES)}.",
-                remedy="Use 'running' until the query has ended.",
+                rule=f"A state is one of: {', '.join(_STATES)}.",
+                remedy="Use 'running' until the query ends, then 'stopped' or 'failed'.",
                 state=self.state,
             )
 
@@ -67,27 +67,27 @@ class QueryRecord:
         return self.state != "running"
 
 
-def merge_records(known: QueryRecord, told: QueryRecord) -> QueryRecord:
-    """Return what holds when `told` arrives after `known`, in whichever order the two things happened.
+def merge_records(stored: QueryRecord, arrived: QueryRecord) -> QueryRecord:
+    """Merge an arriving record into the stored one, whichever of the two events happened first.
 
-    Of two runs the one that started later holds. Within a run the newer batch holds, and an end stays an end:
-    the last batch is often told after it.
+    Of two runs the later one wins. Within a run the newer batch wins, and an ended run stays ended: its last batch is
+    often reported after the end.
 
-    >>> known = QueryRecord("q1", "r1", None, 5, (), None, "stopped", None, (), 100, 200)
-    >>> kept = merge_records(known, replace(known, batch_id=6, state="running", updated_at=190))
-    >>> kept.batch_id, kept.state, kept.updated_at
+    >>> stored = QueryRecord("q1", "r1", None, 5, (), None, "stopped", None, (), 100, 200)
+    >>> merged = merge_records(stored, replace(stored, batch_id=6, state="running", updated_at=190))
+    >>> merged.batch_id, merged.state, merged.updated_at
     (6, 'stopped', 200)
     """
-    if known.run_id != told.run_id:
-        return known if (known.started_at, known.updated_at) > (told.started_at, told.updated_at) else told
-    older, newer = sorted((known, told), key=lambda record: (record.batch_id, record.updated_at))
+    if stored.run_id != arrived.run_id:
+        return stored if (stored.started_at, stored.updated_at) > (arrived.started_at, arrived.updated_at) else arrived
+    older, newer = sorted((stored, arrived), key=lambda record: (record.batch_id, record.updated_at))
     ends = sorted((record for record in (older, newer) if record.has_ended), key=lambda record: record.updated_at)
     end = ends[-1] if ends else newer
-    return replace(newer, state=end.state, error=end.error, updated_at=max(known.updated_at, told.updated_at))
+    return replace(newer, state=end.state, error=end.error, updated_at=max(stored.updated_at, arrived.updated_at))
 
 
 class Queries:
-    """One record a query, as new as what was told about it.
+    """The query records of a home, one for each query.
 
     >>> with Home.open() as home:
     ...     queries = Queries(home)
@@ -101,28 +101,28 @@ class Queries:
     __slots__ = ("_home",)
 
     def __init__(self, home: Home) -> None:
-        """Keep them in this home."""
+        """Use the records of this home."""
         self._home = home
 
     def record(self, record: QueryRecord) -> QueryRecord:
-        """Take note of a query and return what is now known: an event that comes late changes nothing newer."""
+        """Merge a record into the stored one and return the result. A late event never overwrites a newer one."""
         with self._home.write() as connection:
-            wanted = select(QUERIES).where(QUERIES.c.query_id == record.query_id).with_for_update()
-            row = connection.execute(wanted).one_or_none()
+            query_row = select(QUERIES).where(QUERIES.c.query_id == record.query_id).with_for_update()
+            row = connection.execute(query_row).one_or_none()
             if row is None:
                 if insert_if_absent(connection, QUERIES, _row_values(record)):
                     return record
-                row = connection.execute(wanted).one()
-            known = _load_record(row)
-            kept = merge_records(known, record)
-            if kept != known:
+                row = connection.execute(query_row).one()
+            stored = _load_record(row)
+            merged = merge_records(stored, record)
+            if merged != stored:
                 connection.execute(
-                    update(QUERIES).where(QUERIES.c.query_id == record.query_id).values(_row_values(kept))
+                    update(QUERIES).where(QUERIES.c.query_id == record.query_id).values(_row_values(merged))
                 )
-            return kept
+            return merged
 
     def find(self, name_or_id: str) -> QueryRecord:
-        """Return the query of this id, else of this name, else whose id begins so, if there is only one.
+        """Return the query with this id, else with this name, else the only one whose id starts with it.
 
         >>> with Home.open() as home:
         ...     Queries(home).find("ordrs")
@@ -130,17 +130,17 @@ class Queries:
         floodmark.errors.UnknownQuery: There is no query 'ordrs'. ... [unknown-query]
         """
         records = self.all()
-        found = (
+        matches = (
             [record for record in records if record.query_id == name_or_id]
             or [record for record in records if record.name == name_or_id]
             or [record for record in records if name_or_id and record.query_id.startswith(name_or_id)]
         )
-        if len(found) == 1:
-            return found[0]
-        raise _ambiguous_query(name_or_id, found) if found else _unknown_query(name_or_id, records)
+        if len(matches) == 1:
+            return matches[0]
+        raise _ambiguous_query(name_or_id, matches) if matches else _unknown_query(name_or_id, records)
 
     def all(self) -> tuple[QueryRecord, ...]:
-        """Return all queries, the one heard of last first."""
+        """Return all queries, the most recently updated first."""
         with self._home.read() as connection:
             rows = connection.execute(select(QUERIES).order_by(QUERIES.c.updated_at.desc(), QUERIES.c.query_id)).all()
         return tuple(_load_record(row) for row in rows)
@@ -149,31 +149,31 @@ class Queries:
 def _unknown_query(name_or_id: str, records: Sequence[QueryRecord]) -> UnknownQuery:
     names = [record.name for record in records if record.name]
     listed = [*dict.fromkeys(names), *(record.query_id for record in records if not record.name)]
-    guess = did_you_mean(name_or_id, [*names, *(one.query_id for one in records)])
+    guess = did_you_mean(name_or_id, [*names, *(record.query_id for record in records)])
     return UnknownQuery(
         f"There is no query {name_or_id!r}. {guess}".rstrip(),
-        rule=f"The home knows: {', '.join(listed) or 'no query yet'}.",
-        remedy="Give a name, an id or the beginning of an id, or name another home.",
+        rule=f"Queries in this home: {', '.join(listed) or 'none yet'}.",
+        remedy="Use the name, the id or the beginning of the id of one of them, or choose another home.",
         query=name_or_id,
     )
 
 
-def _ambiguous_query(name_or_id: str, found: Sequence[QueryRecord]) -> AmbiguousQuery:
-    candidates = ", ".join(f"{one.query_id} ({one.name or 'no name'}, {one.state})" for one in found)
+def _ambiguous_query(name_or_id: str, matches: Sequence[QueryRecord]) -> AmbiguousQuery:
+    candidates = ", ".join(f"{record.query_id} ({record.name or 'no name'}, {record.state})" for record in matches)
     return AmbiguousQuery(
-        f"{len(found)} queries answer to {name_or_id!r}: {candidates}.",
-        rule="The one heard of last is first.",
-        remedy="Give the id of one, or enough of its beginning.",
+        f"{len(matches)} queries match {name_or_id!r}: {candidates}.",
+        rule="The name or id must match one query; the most recently updated is listed first.",
+        remedy="Use the id of one of them, or enough of its beginning.",
         query=name_or_id,
-        candidates=[record.query_id for record in found],
+        candidates=[record.query_id for record in matches],
     )
 
 
 def _row_values(record: QueryRecord) -> dict[str, Any]:
-    # These come from Spark and from users as they are, and must not keep a query from being known.
-    free = {"name": record.name, "error": record.error}
+    # Free text from Spark and from users: characters that the store cannot hold must not fail the insert.
+    free_text = {"name": record.name, "error": record.error}
     return asdict(record) | {
-        **{key: None if value is None else replace_unstorable(value) for key, value in free.items()},
+        **{key: None if value is None else replace_unstorable(value) for key, value in free_text.items()},
         "incarnations": to_json(record.incarnations, "incarnations"),
         "warnings": to_json(record.warnings, "warnings"),
     }
@@ -181,6 +181,6 @@ def _row_values(record: QueryRecord) -> dict[str, Any]:
 
 def _load_record(row: Row[Any]) -> QueryRecord:
     fields = row._asdict()
-    fields["incarnations"] = tuple((one, seq, column) for one, seq, column in from_json(row.incarnations))
+    fields["incarnations"] = tuple((name, seq, column) for name, seq, column in from_json(row.incarnations))
     fields["warnings"] = tuple(from_json(row.warnings))
     return QueryRecord(**fields)

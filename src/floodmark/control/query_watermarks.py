@@ -1,7 +1,7 @@
-"""The durable watermarks of streaming queries: computed step by step, and fixed for each batch.
+"""Durable watermarks of streaming queries: computed step by step, and fixed for each batch.
 
-`WatermarkSteps` has what was computed and from what. `BatchWatermarks` has the watermark under which a batch
-judges its rows: the same for all its tasks, and when it runs again.
+`WatermarkSteps` stores each computed watermark with its inputs. `BatchWatermarks` stores the watermark that decides
+which rows of a batch are late: the same for all tasks of the batch and for each rerun.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ from floodmark.progress import Snapshot
 
 @dataclass(frozen=True, slots=True)
 class Incarnation:
-    """One life of a computed watermark: its settings, and the life and step that it goes on from, if any."""
+    """One lifetime of a computed watermark: its settings, and the incarnation and step it was forked from, if any."""
 
     incarnation: str
     settings: JsonValue
@@ -41,7 +41,7 @@ class Incarnation:
 
 @dataclass(frozen=True, slots=True)
 class WatermarkStep:
-    """The watermark promised at `seq` (None: none yet), and everything that it was computed from."""
+    """The watermark promised at `seq` (None: none yet), and the state it was computed from."""
 
     incarnation: str
     seq: int
@@ -52,7 +52,7 @@ class WatermarkStep:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What one batch, which ran under the watermark of `seq`, told about its rows."""
+    """Row statistics of one batch that ran under the watermark of step `seq`."""
 
     incarnation: str
     seq: int
@@ -62,7 +62,7 @@ class Observation:
 
 
 class WatermarkSteps:
-    """Each incarnation is a chain of steps 0, 1, 2 ... that only grows at its end, and the observations at each step.
+    """The steps 0, 1, 2 ... of each incarnation, appended in order, and the observations at each step.
 
     >>> with Home.open() as home:
     ...     steps = WatermarkSteps(home)
@@ -72,37 +72,37 @@ class WatermarkSteps:
     ...     steps.newest("a1").seq, steps.observations("a1", 0)[0].statistics
     (0, {'newest': {'p0': 99}})
 
-    A step belongs to an incarnation, not to the name of a query: a query that starts anew, or two that come from
-    one DataFrame, never see each other's. A query that goes back to an older step goes on in a fork.
+    Steps belong to an incarnation, not to a query name: a query started anew, or two queries from one DataFrame, never
+    share steps. A query that goes back to an older step continues in a fork.
     """
 
     __slots__ = ("_home",)
 
     def __init__(self, home: Home) -> None:
-        """Keep them in this home."""
+        """Use the steps of this home."""
         self._home = home
 
     def create(self, incarnation: str, settings: JsonValue, now: int) -> None:
-        """Begin an incarnation, which has no step yet, under an id that nobody else has."""
+        """Create an incarnation without steps, under a new id."""
         new = Incarnation(incarnation, to_json(settings, "settings"), None, None, check_int64(now, "now"))
         with self._home.write() as connection:
             _insert_incarnation(connection, new)
 
     def incarnation(self, incarnation: str) -> Incarnation:
-        """Return what is known of an incarnation."""
+        """Return an incarnation, or raise `UnknownIncarnation`."""
         with self._home.read() as connection:
             row = _incarnation_row(connection, incarnation)
         return Incarnation(row.incarnation, from_json(row.settings), row.parent, row.parent_seq, row.created_at)
 
     def add(self, incarnation: str, seq: int, watermark: int | None, snapshot: Snapshot, now: int) -> None:
-        """Add the step `seq`, if the newest one is still `seq - 1`; else it is a `Conflict`, and nothing changes.
+        """Add the step `seq` if the newest one is still `seq - 1`; otherwise raise `Conflict` and change nothing.
 
         >>> with Home.open() as home:
         ...     steps = WatermarkSteps(home)
         ...     steps.create("a2", {}, now=100)
         ...     steps.add("a2", 7, 50, {}, now=100)
         Traceback (most recent call last):
-        floodmark.errors.Conflict: Step 7 of the incarnation 'a2' was to be added, and it has none. ... [conflict]
+        floodmark.errors.Conflict: Step 7 of the incarnation 'a2' cannot be added: it has no steps. ... [conflict]
         """
         seq = check_number("seq", seq)
         step = {
@@ -117,10 +117,11 @@ class WatermarkSteps:
             newest = _newest_seq(connection, incarnation)
             if seq != (0 if newest is None else newest + 1):
                 raise Conflict(
-                    f"Step {seq} of the incarnation {incarnation!r} was to be added, and "
-                    f"{'it has none' if newest is None else f'step {newest} is its newest'}.",
-                    rule="Steps are added one after the other, each once.",
-                    remedy="Read the newest step and compute from that one, or fork at the step you come from.",
+                    f"Step {seq} of the incarnation {incarnation!r} cannot be added: "
+                    f"{'it has no steps' if newest is None else f'its newest step is {newest}'}.",
+                    rule="Steps are added in order, each once.",
+                    remedy="Read the newest step and compute the next one from it, or fork at the step you computed "
+                    "from.",
                     incarnation=incarnation,
                     seq=seq,
                     newest=newest,
@@ -128,7 +129,7 @@ class WatermarkSteps:
             connection.execute(insert(WATERMARK_STEPS).values(step))
 
     def get(self, incarnation: str, seq: int) -> WatermarkStep | None:
-        """Return a step, or None if there is none, or none any more."""
+        """Return a step, or None if it does not exist or was pruned."""
         with self._home.read() as connection:
             _incarnation_row(connection, incarnation)
             row = connection.execute(
@@ -150,11 +151,10 @@ class WatermarkSteps:
         return None if row is None else _load_step(row)
 
     def observe(self, incarnation: str, seq: int, batch_id: int, statistics: JsonValue, now: int) -> None:
-        """Keep what a batch told. Told again, as after a restart, it replaces what was told before.
+        """Store the statistics of a batch. A batch that runs again, as after a restart, replaces its statistics.
 
-        `floodmark why` understands in statistics `newest` (the newest time), `late_rows` and `oldest_late`, each
-        {origin: number}, and `future_rows`, `newest_future` and `spark_dropped` of the whole batch. Each
-        may be missing.
+        `floodmark why` reads from statistics `newest` (the newest time), `late_rows` and `oldest_late`, each
+        {origin: number}, and `future_rows`, `newest_future` and `spark_dropped` of the whole batch. All are optional.
         """
         seq = check_number("seq", seq)
         batch_id = check_number("batch_id", batch_id)
@@ -171,26 +171,26 @@ class WatermarkSteps:
     def observations(
         self, incarnation: str, seq: int | None = None, *, after_batch: int | None = None
     ) -> tuple[Observation, ...]:
-        """Return what the batches at a step told, or at all steps, in the order of the batches; or only later ones."""
+        """Return the observations of a step or of all steps, in batch order, optionally only those `after_batch`."""
         table = WATERMARK_OBSERVATIONS.c
-        wanted = (
+        query = (
             select(WATERMARK_OBSERVATIONS).where(table.incarnation == incarnation).order_by(table.batch_id, table.seq)
         )
         if seq is not None:
-            wanted = wanted.where(table.seq == seq)
+            query = query.where(table.seq == seq)
         if after_batch is not None:
-            wanted = wanted.where(table.batch_id > after_batch)
+            query = query.where(table.batch_id > after_batch)
         with self._home.read() as connection:
             _incarnation_row(connection, incarnation)
-            rows = connection.execute(wanted).all()
+            rows = connection.execute(query).all()
         return tuple(
             Observation(row.incarnation, row.seq, row.batch_id, from_json(row.statistics), row.at) for row in rows
         )
 
     def fork(self, incarnation: str, seq: int, new: str, now: int) -> None:
-        """Begin the incarnation `new` with the settings, steps and observations of an old one, up to `seq`.
+        """Create the incarnation `new` from the settings, steps and observations of another one, up to `seq`.
 
-        The old one stays as it is. Forked at -1, before the first step, the new one has only the settings.
+        The old one is unchanged. A fork at -1, before the first step, copies only the settings.
         """
         seq = check_number("seq", seq, least=-1)
         with self._home.write() as connection:
@@ -204,8 +204,8 @@ class WatermarkSteps:
             ):
                 raise UnknownStep(
                     f"The incarnation {incarnation!r} has no step {seq}.",
-                    rule="A fork goes on from a step that is kept.",
-                    remedy="Fork at a newer step, or begin a new incarnation.",
+                    rule="A fork starts from a stored step.",
+                    remedy="Fork at a newer step, or create a new incarnation.",
                     incarnation=incarnation,
                     seq=seq,
                     newest=_newest_seq(connection, incarnation),
@@ -219,9 +219,9 @@ class WatermarkSteps:
                 )
 
     def prune(self, incarnation: str, before_seq: int) -> int:
-        """Forget steps and observations below `before_seq`, and return how many steps that were.
+        """Delete steps and observations below `before_seq`, and return the number of deleted steps.
 
-        The newest step always stays: without it the next one could not be told from the first.
+        The newest step always stays, because it determines the number of the next one.
         """
         before_seq = check_int64(before_seq, "before_seq")
         with self._home.write() as connection:
@@ -229,21 +229,19 @@ class WatermarkSteps:
             newest = _newest_seq(connection, incarnation)
             end = before_seq if newest is None else min(before_seq, newest)
             for table in (WATERMARK_OBSERVATIONS, WATERMARK_STEPS):
-                forgotten = connection.execute(
-                    delete(table).where(table.c.incarnation == incarnation, table.c.seq < end)
-                )
-        return forgotten.rowcount
+                deleted = connection.execute(delete(table).where(table.c.incarnation == incarnation, table.c.seq < end))
+        return deleted.rowcount
 
 
 def _incarnation_row(connection: Connection, incarnation: str, *, lock: bool = False) -> Row[Any]:
-    """Return the row of an incarnation; locked, nobody else changes the incarnation before the transaction ends."""
-    wanted = select(WATERMARK_INCARNATIONS).where(WATERMARK_INCARNATIONS.c.incarnation == incarnation)
-    row = connection.execute(wanted.with_for_update() if lock else wanted).one_or_none()
+    """Return the row of an incarnation, optionally locked until the transaction ends."""
+    query = select(WATERMARK_INCARNATIONS).where(WATERMARK_INCARNATIONS.c.incarnation == incarnation)
+    row = connection.execute(query.with_for_update() if lock else query).one_or_none()
     if row is None:
         raise UnknownIncarnation(
-            f"The incarnation {incarnation!r} is not known.",
-            rule="An incarnation is created before it is used.",
-            remedy="Create it; if a checkpoint names it, open the home that the checkpoint was written with.",
+            f"There is no incarnation {incarnation!r} in this home.",
+            rule="An incarnation must be created before it is used.",
+            remedy="If a checkpoint names it, set FLOODMARK_HOME to the home that the checkpoint was written with.",
             incarnation=incarnation,
         )
     return row
@@ -263,9 +261,9 @@ def _insert_incarnation(connection: Connection, new: Incarnation) -> None:
         )
     except IntegrityError as error:
         raise Conflict(
-            f"The incarnation {new.incarnation!r} is known already.",
-            rule="Each incarnation has an id of its own.",
-            remedy="Mint another id.",
+            f"The incarnation {new.incarnation!r} already exists.",
+            rule="Each incarnation has a unique id.",
+            remedy="Create it under a new random id.",
             incarnation=new.incarnation,
         ) from error
 
@@ -278,8 +276,8 @@ def _newest_seq(connection: Connection, incarnation: str) -> int | None:
 
 
 def _at_step(table: Table, incarnation: str, seq: int, batch_id: int | None = None) -> list[Any]:
-    at = [table.c.incarnation == incarnation, table.c.seq == seq]
-    return at if batch_id is None else [*at, table.c.batch_id == batch_id]
+    conditions = [table.c.incarnation == incarnation, table.c.seq == seq]
+    return conditions if batch_id is None else [*conditions, table.c.batch_id == batch_id]
 
 
 def _load_step(row: Row[Any]) -> WatermarkStep:
@@ -288,7 +286,7 @@ def _load_step(row: Row[Any]) -> WatermarkStep:
 
 @dataclass(frozen=True, slots=True)
 class QueryBatch:
-    """A batch as its tasks know it: the query and its run, the batch, and the frame with its time column."""
+    """Identifies a batch to its tasks: the query and its run, the batch, and the frame with its time column."""
 
     query_id: str
     run_id: str
@@ -298,18 +296,19 @@ class QueryBatch:
 
 
 class BatchWatermarks:
-    """The watermarks before and after the batches of a frame.
+    """The watermarks before and after the next batch of each frame.
 
-    Who computes watermarks knows the frame and says where it stands. Who runs a batch knows the query, and asks.
+    The mark source, which computes watermarks, knows the frame and stores its watermarks. The tasks of a batch know the
+    query and read the watermark of their batch.
 
     >>> with Home.open() as home:
     ...     watermarks = BatchWatermarks(home)
-    ...     watermarks.place("f1", "a1", before=50, after=60, now=100)
+    ...     watermarks.set_frame("f1", "a1", before=50, after=60, now=100)
     ...     watermarks.of(QueryBatch("q1", "r1", 7, "f1", "order_time"))
     50
 
-    A frame lives as long as its program. After a restart a batch may run again before anybody has said where the new
-    frame stands, if time stood still in that batch; then what its query was told last is what holds.
+    A frame lives as long as its program. After a restart a batch may run again before the mark source has stored
+    watermarks for the new frame; the batch then gets the watermark that an earlier run of its query recorded.
 
     >>> with Home.open() as home:
     ...     BatchWatermarks(home).of(QueryBatch("q1", "r2", 8, "f2", "order_time"))
@@ -319,13 +318,13 @@ class BatchWatermarks:
     __slots__ = ("_home",)
 
     def __init__(self, home: Home) -> None:
-        """Keep them in this home."""
+        """Use the watermarks of this home."""
         self._home = home
 
-    def place(self, frame: str, incarnation: str, before: int | None, after: int | None, now: int) -> None:
-        """Say that the next batch of a frame runs under the watermark `before`, and the one behind it under `after`."""
-        here = and_(FRAME_PLACES.c.frame == check_id("frame", frame), FRAME_PLACES.c.incarnation == incarnation)
-        place = {
+    def set_frame(self, frame: str, incarnation: str, before: int | None, after: int | None, now: int) -> None:
+        """Store the watermark of the next batch of a frame, `before`, and of the batch after it, `after`."""
+        is_frame = and_(FRAME_PLACES.c.frame == check_id("frame", frame), FRAME_PLACES.c.incarnation == incarnation)
+        row = {
             "frame": frame,
             "incarnation": check_id("incarnation", incarnation),
             "before": None if before is None else check_watermark(before),
@@ -333,35 +332,37 @@ class BatchWatermarks:
             "at": check_int64(now, "now"),
         }
         with self._home.read() as connection:
-            known = connection.execute(select(FRAME_PLACES.c.before, FRAME_PLACES.c.after).where(here)).one_or_none()
-        if known is not None and (known.before, known.after) == (before, after):
-            return
+            stored = connection.execute(
+                select(FRAME_PLACES.c.before, FRAME_PLACES.c.after).where(is_frame)
+            ).one_or_none()
+            if stored is not None and (stored.before, stored.after) == (before, after):
+                return
         with self._home.write() as connection:
-            upsert_row(connection, FRAME_PLACES, place)
+            upsert_row(connection, FRAME_PLACES, row)
 
-    def leave(self, frame: str, incarnation: str) -> None:
-        """Say that the frame does not follow this incarnation any more."""
+    def remove_frame(self, frame: str, incarnation: str) -> None:
+        """Store that the frame no longer follows this incarnation."""
         with self._home.write() as connection:
             connection.execute(
                 delete(FRAME_PLACES).where(FRAME_PLACES.c.frame == frame, FRAME_PLACES.c.incarnation == incarnation)
             )
 
     def of(self, batch: QueryBatch) -> int | None:
-        """Return the watermark of a batch, None where there is none yet."""
+        """Return the watermark of a batch, or None if there is none yet. The answer is recorded for reruns."""
         check_number("batch_id", batch.batch_id)
         with self._home.read() as connection:
             before, after = _watermarks_of(connection, batch)
-            told = connection.execute(
+            recorded = connection.execute(
                 select(BATCH_WATERMARKS).where(_matches_batch(batch), BATCH_WATERMARKS.c.frame == batch.frame)
             ).one_or_none()
-        kept = {"run_id": batch.run_id, "batch_id": batch.batch_id, "before": before, "after": after}
-        if told is None or any(told._mapping[key] != value for key, value in kept.items()):
-            self._remember(batch, kept)
+        values = {"run_id": batch.run_id, "batch_id": batch.batch_id, "before": before, "after": after}
+        if recorded is None or any(recorded._mapping[key] != value for key, value in values.items()):
+            self._record(batch, values)
         return before
 
-    def _remember(self, batch: QueryBatch, kept: dict[str, Any]) -> None:
+    def _record(self, batch: QueryBatch, values: dict[str, Any]) -> None:
         with self._home.write() as connection:
-            row = {"query_id": batch.query_id, "frame": batch.frame, "column_name": batch.column, **kept}
+            row = {"query_id": batch.query_id, "frame": batch.frame, "column_name": batch.column, **values}
             upsert_row(connection, BATCH_WATERMARKS, row)
             earlier = and_(
                 _matches_batch(batch),
@@ -374,33 +375,33 @@ class BatchWatermarks:
 def _watermarks_of(connection: Connection, batch: QueryBatch) -> tuple[int | None, int | None]:
     places = connection.execute(select(FRAME_PLACES).where(FRAME_PLACES.c.frame == batch.frame)).all()
     if not places:
-        stands = _watermark_of_earlier_run(connection, batch)
-        return stands, stands
+        watermark = _watermark_of_earlier_run(connection, batch)
+        return watermark, watermark
     candidates = places if len(places) == 1 else _places_of_query(connection, places, batch.query_id)
     if len({place.before for place in candidates}) != 1:
         raise AmbiguousQuery(
-            "Several queries were started from one DataFrame whose late rows are judged.",
-            rule="Each query has a watermark of its own, and such a DataFrame follows one.",
-            remedy="Call with_watermark once for each query.",
+            "Several queries were started from one DataFrame that handles late rows.",
+            rule="Each query has its own watermark, and such a DataFrame follows only one.",
+            remedy="Call with_watermark once for each query, and start each query from its own DataFrame.",
             query=batch.query_id,
         )
     return candidates[0].before, candidates[0].after
 
 
 def _watermark_of_earlier_run(connection: Connection, batch: QueryBatch) -> int | None:
-    """Return where an earlier run of the query was at this batch; of several frames on one column, the slowest."""
-    told = connection.execute(
+    """Return the watermark that an earlier run recorded for this batch; of several frames on one column, the lowest."""
+    recorded = connection.execute(
         select(BATCH_WATERMARKS).where(_matches_batch(batch), BATCH_WATERMARKS.c.run_id != batch.run_id)
     ).all()
-    stands = [row.before for row in told if row.batch_id == batch.batch_id]
-    stands += [row.after for row in told if row.batch_id == batch.batch_id - 1]
-    return None if None in stands else min(stands, default=None)
+    watermarks = [row.before for row in recorded if row.batch_id == batch.batch_id]
+    watermarks += [row.after for row in recorded if row.batch_id == batch.batch_id - 1]
+    return None if None in watermarks else min(watermarks, default=None)
 
 
 def _places_of_query(connection: Connection, places: Sequence[Row[Any]], query_id: str) -> Sequence[Row[Any]]:
-    """Return the places that may be the query's: its own if it is known, else those that are no other query's."""
-    known = connection.execute(select(QUERIES.c.query_id, QUERIES.c.incarnations)).all()
-    owners = {incarnation: row.query_id for row in known for incarnation, _, _ in from_json(row.incarnations)}
+    """Return the places of the query's own incarnations, else those of incarnations that no other query owns."""
+    queries = connection.execute(select(QUERIES.c.query_id, QUERIES.c.incarnations)).all()
+    owners = {incarnation: row.query_id for row in queries for incarnation, _, _ in from_json(row.incarnations)}
     own = [place for place in places if owners.get(place.incarnation) == query_id]
     return own or [place for place in places if place.incarnation not in owners]
 

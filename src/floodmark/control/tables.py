@@ -1,4 +1,4 @@
-"""The tables of a home as they are now. How they came to be is in the migrations; a test compares the two."""
+"""The current tables of a home. The migrations create them; a test compares the two."""
 
 from typing import Final
 
@@ -79,7 +79,7 @@ LEASES: Final = Table(
     "lease",
     METADATA,
     Column("name", Text, primary_key=True),
-    # Nobody's if it was released. The row stays, since the token must go on from where it was.
+    # NULL once released. The row stays, because the token must keep rising.
     Column("owner", Text),
     Column("token", BigInteger, nullable=False),
     Column("ttl", BigInteger, nullable=False),

@@ -1,7 +1,7 @@
-"""Tokens: who may do what in the streams of a home, when it is reached through a service.
+"""Access tokens of the HTTP service: what each may do, and in which streams.
 
-The home keeps only the hash of a token's secret. The secret is 256 random bits, so a plain SHA-256 is enough: there is
-nothing to guess, and nothing to slow down.
+The home stores only the hash of a token's secret. The secret is 256 random bits and cannot be guessed, so a plain
+SHA-256 is enough.
 """
 
 import re
@@ -22,11 +22,11 @@ from floodmark.control.tables import TOKENS
 from floodmark.errors import InvalidName, InvalidOption, UnknownToken
 
 Scope = Literal["read", "write", "admin"]
-"""What a token is good for; each includes those before it."""
+"""What a token permits; each scope includes those before it."""
 
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 TOKENS_TOPIC: Final = "tokens"
-"""What changes when a token is created or revoked: see `Home.changes`."""
+"""Change counter that rises when a token is created or revoked; see `Home.changes`."""
 
 _LONGEST: Final = 200
 _TOKEN_TEXT: Final = re.compile(r"fmk_([0-9a-f]{12})_([0-9a-f]{64})")
@@ -35,7 +35,7 @@ _PREFIX: Final = re.compile(r"[A-Za-z0-9_][\w.\-]*(/[A-Za-z0-9_][\w.\-]*)*", re.
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """What is known of a token; its secret is not.
+    """A token without its secret.
 
     >>> token = Token("0123456789ab", "tills", "write", ("shop",), created_at=0, expires_at=None)
     >>> token.allows("write", "shop/orders"), token.allows("read", "shop"), token.allows("write", "shopping")
@@ -46,36 +46,36 @@ class Token:
     label: str
     scope: Scope
     prefixes: tuple[str, ...]
-    """The streams it is good for: each of these names, and those that go on after it with a '/'; "" is all."""
+    """The streams it covers: these names and every name below them after a '/'; "" covers all streams."""
     created_at: int
     expires_at: int | None
 
     def allows(self, scope: Scope, stream: str) -> bool:
-        """Return whether it is good for that, in a stream of that name."""
+        """Return whether it permits `scope` in that stream."""
         return self.includes(scope) and self.covers(stream)
 
     def includes(self, scope: Scope) -> bool:
-        """Return whether it is good for that in any stream at all."""
+        """Return whether it permits `scope` at all, in any stream."""
         return SCOPES.index(scope) <= SCOPES.index(self.scope)
 
     def covers(self, stream: str) -> bool:
-        """Return whether it is good for a stream of that name."""
+        """Return whether it covers a stream of that name."""
         return any(prefix in ("", stream) or stream.startswith(f"{prefix}/") for prefix in self.prefixes)
 
     def has_expired(self, now: int) -> bool:
-        """Return whether its time has run out."""
+        """Return whether it has expired at `now`."""
         return self.expires_at is not None and now >= self.expires_at
 
 
 @dataclass(frozen=True, slots=True)
-class KnownToken:
+class StoredToken:
     """A token together with the hash of its secret."""
 
     token: Token
     secret_hash: str
 
-    def fits(self, secret: str) -> bool:
-        """Return whether a secret is that of the token, in a time that does not depend on how much of it is right."""
+    def matches_secret(self, secret: str) -> bool:
+        """Return whether this is the token's secret, compared in constant time."""
         return compare_digest(_hash(secret), self.secret_hash)
 
     def __repr__(self) -> str:
@@ -94,25 +94,30 @@ class Tokens:
     __slots__ = ("_home",)
 
     def __init__(self, home: Home) -> None:
-        """Keep them in this home."""
+        """Use the tokens of this home."""
         self._home = home
 
     def create(
         self, scope: Scope, prefixes: tuple[str, ...] | list[str] = ("",), *, label: str = "", ttl: int | None = None
     ) -> tuple[Token, str]:
-        """Make a token, and return it with its text. The text is not to be had a second time.
+        """Create a token and return it with its text. The text cannot be retrieved later.
 
-        Without a `ttl`, in microseconds, it is good until it is revoked.
+        `ttl` is in microseconds; without one the token is valid until it is revoked.
         """
-        checked = _check_scope(scope), _check_prefixes(prefixes), _check_label(label)
-        lasts = None if ttl is None else check_ttl(ttl)
-        number, secret = token_hex(6), token_hex(32)
+        checked_scope, checked_prefixes, checked_label = (
+            _check_scope(scope),
+            _check_prefixes(prefixes),
+            _check_label(label),
+        )
+        checked_ttl = None if ttl is None else check_ttl(ttl)
+        token_id, secret = token_hex(6), token_hex(32)
         with self._home.write() as connection:
             now = self._home.now(connection)
-            token = Token(number, checked[2], checked[0], checked[1], now, None if lasts is None else now + lasts)
+            expires_at = None if checked_ttl is None else now + checked_ttl
+            token = Token(token_id, checked_label, checked_scope, checked_prefixes, now, expires_at)
             connection.execute(
                 insert(TOKENS).values(
-                    token_id=number,
+                    token_id=token_id,
                     secret_hash=_hash(secret),
                     label=token.label,
                     scopes=token.scope,
@@ -122,34 +127,34 @@ class Tokens:
                 )
             )
             announce_change(connection, TOKENS_TOPIC)
-        return token, f"fmk_{number}_{secret}"
+        return token, f"fmk_{token_id}_{secret}"
 
     def revoke(self, token_id: str) -> None:
-        """Let a token be good for nothing any more, or refuse an id that none has."""
+        """Revoke a token, or raise `UnknownToken`."""
         with self._home.write() as connection:
             if connection.execute(delete(TOKENS).where(TOKENS.c.token_id == token_id)).rowcount:
                 announce_change(connection, TOKENS_TOPIC)
                 return
-            known = connection.execute(select(TOKENS.c.token_id)).scalars().all()
-        # Whoever passes the whole token by mistake must not find it in an error.
+            token_ids = connection.execute(select(TOKENS.c.token_id)).scalars().all()
+            # The caller may have passed the whole token; its secret must not appear in the error.
         shown = parts[0] if (parts := split_token(token_id)) else token_id
         raise UnknownToken(
             f"There is no token {shown!r}.",
-            rule="A token is revoked by its id, the part between the first two '_'.",
-            remedy=did_you_mean(shown, known, otherwise="List them with `floodmark tokens`."),
+            rule="A token is revoked by its id: the 12 characters between the two '_' of its text.",
+            remedy=did_you_mean(shown, token_ids, otherwise="List the ids with `floodmark tokens`."),
             token=shown,
         )
 
     def all(self) -> tuple[Token, ...]:
-        """Return all tokens, the oldest first; also those that have expired."""
-        return tuple(known.token for known in self.known())
+        """Return all tokens, expired ones included, oldest first."""
+        return tuple(stored.token for stored in self.stored())
 
-    def known(self) -> tuple[KnownToken, ...]:
+    def stored(self) -> tuple[StoredToken, ...]:
         """Return all tokens with the hashes of their secrets."""
         with self._home.read() as connection:
             rows = connection.execute(select(TOKENS).order_by(TOKENS.c.created_at, TOKENS.c.token_id)).all()
         return tuple(
-            KnownToken(
+            StoredToken(
                 Token(
                     row.token_id,
                     row.label,
@@ -165,7 +170,7 @@ class Tokens:
 
 
 def split_token(text: str) -> tuple[str, str] | None:
-    """Return the id and the secret of a token's text, or None if it is none.
+    """Split the text of a token into its id and secret; return None for any other text.
 
     >>> split_token("fmk_0123456789ab_" + "7" * 64)[0]
     '0123456789ab'
@@ -181,38 +186,38 @@ def _hash(secret: str) -> str:
 
 
 def _check_scope(scope: object) -> Scope:
-    for known in SCOPES:
-        if scope == known:
-            return known
+    for valid_scope in SCOPES:
+        if scope == valid_scope:
+            return valid_scope
     raise InvalidOption(
         f"The scope is {scope!r}.",
-        rule=f"It is one of {', '.join(map(repr, SCOPES))}.",
-        remedy=did_you_mean(str(scope), SCOPES, otherwise="To read asks for least."),
+        rule=f"A scope is one of {', '.join(map(repr, SCOPES))}.",
+        remedy=did_you_mean(str(scope), SCOPES, otherwise="Use 'read' unless the token has to write."),
         option="scope",
         value=scope,
     )
 
 
 def _check_prefixes(prefixes: object) -> tuple[str, ...]:
-    given = tuple(prefixes) if isinstance(prefixes, list | tuple) else ()
-    if not given:
+    checked = tuple(prefixes) if isinstance(prefixes, list | tuple) else ()
+    if not checked:
         raise InvalidOption(
             f"The prefixes are {prefixes!r}.",
-            rule="A token is good for at least one prefix of the names of streams; '' is all of them.",
-            remedy="Pass a list such as ['shop'].",
+            rule="A token covers at least one prefix of stream names; '' covers all streams.",
+            remedy="Pass a list such as ['shop'], or [''] for all streams.",
             option="prefixes",
             value=prefixes,
         )
-    for prefix in given:
+    for prefix in checked:
         if prefix != "" and not (isinstance(prefix, str) and len(prefix) <= _LONGEST and _PREFIX.fullmatch(prefix)):
             raise InvalidName(
                 f"The prefix is {prefix!r}.",
-                rule="It is the name of a stream, or its beginning up to a '/', without that '/'.",
-                remedy="Use for example 'shop', which is good for 'shop' and 'shop/orders'.",
+                rule="A prefix is the name of a stream, or its beginning up to a '/', without that '/'.",
+                remedy="Use for example 'shop', which covers 'shop' and 'shop/orders'.",
                 what="prefix",
                 name=prefix,
             )
-    return given
+    return checked
 
 
 def _check_label(label: object) -> str:
@@ -220,8 +225,8 @@ def _check_label(label: object) -> str:
         return label
     raise InvalidOption(
         f"The label is {label!r}.",
-        rule=f"It is printable text of at most {_LONGEST} characters.",
-        remedy="Say in a few words who uses the token.",
+        rule=f"A label is printable text of at most {_LONGEST} characters.",
+        remedy="Name the user of the token in a few words, such as 'tills of shop 7'.",
         option="label",
         value=label,
     )

@@ -1,12 +1,13 @@
-"""Tables of Delta Lake, as the rooms above need them: files that somebody else has written become part of a table.
+"""Delta Lake tables: commits of already written Parquet files, each numbered per application.
 
 | name | does |
 |---|---|
-| `DeltaCommits` | opens or makes a table, and commits to it under a name, each number once |
-| `AppCommit` | a commit that was made under a name, and what was said with it |
+| `DeltaCommits` | opens or creates a table, and commits to it under an application name, each number once |
+| `AppCommit` | a commit made under an application name, with its metadata |
 | `StagedFile` | a Parquet file inside the table's directory that no commit names yet |
 
-The client is deltalake (delta-rs), which comes with `pip install "floodmark[delta]"`.
+`sinks` and `ingest` import this room; it imports only `errors`. Start with `commits`. The client is deltalake
+(delta-rs), which comes with `pip install "floodmark[delta]"`.
 """
 
 from floodmark.errors import MissingPackage as _MissingPackage
@@ -15,8 +16,8 @@ try:
     import deltalake as _client  # noqa: F401
 except ImportError as error:
     raise _MissingPackage(
-        "There is no client for Delta Lake: the package deltalake is not installed.",
-        rule="Tables of Delta Lake need it.",
+        "The package deltalake is not installed.",
+        rule="Delta Lake tables need it.",
         remedy='Install it: pip install "floodmark[delta]".',
         package="deltalake",
     ) from error

@@ -1,8 +1,8 @@
 """Commits to a table under the name of an application, each with a number of its own.
 
-Delta Lake keeps the last number of each application, and does not check that it rises. It does detect that two
-commits of one application were made from the same version of the table. So the number is read, and the commit
-is made, on one handle that is not refreshed in between: a writer that was overtaken gets a conflict.
+Delta Lake stores the last number of each application, but does not check that it rises. It does detect two commits of
+one application from the same table version. So the number is read, and the commit is made, on one handle that is not
+refreshed in between: a writer that was overtaken gets a conflict.
 """
 
 import json
@@ -25,23 +25,22 @@ from floodmark.errors import TableConflict, TableFailed, TableUnfit
 _APP_KEY: Final = "floodmark.app"
 _NUMBER_KEY: Final = "floodmark.number"
 _HISTORY_LIMITS: Final = (1, 20, 400, None)
-"""How many commits are looked through, the newest first; at last all that the table's log has."""
+"""How many commits are searched in turn, the newest first; None searches the whole log."""
 _CHECKPOINT_INTERVAL: Final = 10
-"""How many commits are between two checkpoints of a table with few files; of others, 100."""
+"""Number of commits between two checkpoints of a table with few files; 100 for others."""
 _FEW_FILES: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class AppCommit:
-    """A commit of an application."""
+    """A commit of an application, with its metadata."""
 
     number: int
     metadata: Mapping[str, str]
-    """What was said with it."""
 
 
 class DeltaCommits:
-    """One table, as one application writes to it. One thread at a time.
+    """One table, as one application writes to it. Not thread-safe.
 
     >>> from tempfile import mkdtemp
     >>> schema = '{"type": "struct", "fields": [{"name": "id", "type": "long", "nullable": true, "metadata": {}}]}'
@@ -49,159 +48,159 @@ class DeltaCommits:
     >>> table.number, table.has_rows()
     (0, False)
     >>> table.commit((), 1, {"through": "2026-01-01"})
-    >>> table.number, table.newest().metadata["through"]
+    >>> table.number, table.newest_commit().metadata["through"]
     (1, '2026-01-01')
     """
 
     def __init__(self, table: DeltaTable, path: Path, app: str) -> None:
-        """Write to a table that is open."""
+        """Write to an open table."""
         self._table = table
         self._path = path
         self._app = app
         self.staging = Staging(path, app)
-        """Where files are written before they are committed."""
+        """Files that are written but not committed."""
 
     @classmethod
     def open(
         cls, path: str | Path, app: str, schema: str | None = None, *, partition_by: Sequence[str] = ()
     ) -> "DeltaCommits":
-        """Open a table; if there is none and a schema is given, as JSON, it is made."""
-        place = Path(path).absolute()
-        found = cls.find(place, app)
-        if found is None and schema is not None:
-            # Whoever makes it at the same time makes it too: the first one counts.
+        """Open a table; if it does not exist and a schema (JSON) is given, create it."""
+        location = Path(path).absolute()
+        table = cls.find(location, app)
+        if table is None and schema is not None:
+            # Another process may create it at the same time: the first one counts.
             with suppress(CommitFailedError, DeltaError):
-                DeltaTable.create(str(place), Schema.from_json(schema), partition_by=list(partition_by))
-            found = cls.find(place, app)
-        if found is None:
+                DeltaTable.create(str(location), Schema.from_json(schema), partition_by=list(partition_by))
+            table = cls.find(location, app)
+        if table is None:
             raise TableFailed(
-                f"There is no table of Delta Lake in {place}, and none could be made.",
-                rule="A table has a log, in the directory _delta_log.",
-                remedy="Name the directory of a table, or one in which this program may write.",
-                table=str(place),
+                f"There is no Delta Lake table in {location}, and none could be created.",
+                rule="A Delta Lake table has a log, in the directory _delta_log.",
+                remedy="Name the directory of a table, or a directory that this program may write.",
+                table=str(location),
             )
-        return found
+        return table
 
     @classmethod
     def find(cls, path: str | Path, app: str) -> "DeltaCommits | None":
-        """Open a table; return None if there is none."""
-        place = Path(path).absolute()
+        """Open a table; return None if it does not exist."""
+        location = Path(path).absolute()
         try:
-            # Only where there is nothing, nobody may read anything of it.
-            return cls(DeltaTable(str(place)), place, app) if place.exists() else None
+            # Only a path that does not exist means "no table"; one that cannot be read is an error.
+            return cls(DeltaTable(str(location)), location, app) if location.exists() else None
         except TableNotFoundError:
             return None
         except DeltaError as error:
-            raise _table_failed(place, "opened", error) from error
+            raise _table_failed(location, "opened", error) from error
 
     @property
     def table_id(self) -> str:
-        """What tells the table from another one that is in its place later."""
+        """Id of the table, which differs if it is deleted and created again."""
         return str(self._table.metadata().id)
 
     @property
     def version(self) -> int:
-        """The version of the table that is seen."""
+        """The loaded version of the table."""
         return int(self._table.version())
 
     @property
     def schema(self) -> str:
-        """The columns of the table, as JSON."""
+        """The schema of the table, as JSON."""
         return str(self._table.schema().to_json())
 
     @property
     def arrow_schema(self) -> pa.Schema:
-        """The columns of the table, as Arrow has them."""
+        """The schema of the table, as an Arrow schema."""
         return pa.schema(self._table.schema())
 
     @property
     def partition_by(self) -> tuple[str, ...]:
-        """The columns by which it is partitioned."""
+        """The partition columns."""
         return tuple(self._table.metadata().partition_columns)
 
     @property
     def number(self) -> int:
-        """The last number that the application has committed, 0 if none, as of the version that is seen."""
+        """The last number that the application has committed, as of the loaded version; 0 if none."""
         return int(self._table.transaction_version(self._app) or 0)
 
     @property
     def path(self) -> Path:
-        """Its directory."""
+        """Directory of the table."""
         return self._path
 
     def has_rows(self) -> bool:
-        """Return whether any file is in the table."""
+        """Return whether the table has any file."""
         return bool(self._table.file_uris())
 
     def files(self) -> pa.Table:
-        """Return what is known of each file, a row each.
+        """Return one row for each file.
 
-        There are `path` as the directory has it, size_bytes, num_records, and of columns X min.X, max.X, null_count.X
-        and partition.X.
+        Columns are `path` as in the directory, size_bytes, num_records, and for each column X min.X, max.X,
+        null_count.X and partition.X.
         """
-        found = pa.table(self._table.get_add_actions(flatten=True))
-        paths = pa.array([unquote(path) for path in found.column("path").to_pylist()], pa.string())
-        return found.set_column(0, "path", paths)
+        actions = pa.table(self._table.get_add_actions(flatten=True))
+        paths = pa.array([unquote(path) for path in actions.column("path").to_pylist()], pa.string())
+        return actions.set_column(0, "path", paths)
 
     def add_columns(self, fields: str) -> None:
-        """Give the table more columns, as JSON like those of a schema. They are NULL in rows that are there.
+        """Add columns, given as the JSON fields of a schema. They are NULL in existing rows.
 
-        Afterwards the newest version is seen.
+        Afterwards the newest version is loaded.
         """
         try:
-            self._table.alter.add_columns([Field.from_json(json.dumps(one)) for one in json.loads(fields)])
+            self._table.alter.add_columns([Field.from_json(json.dumps(field)) for field in json.loads(fields)])
         except DeltaError as error:
             raise _table_failed(self._path, "given more columns", error) from error
 
     def last_number(self, app: str) -> int | None:
-        """Return the last number of any application, as of the version that is seen; None if it has none."""
+        """Return the last number of any application, as of the loaded version; None if it has none."""
         return self._table.transaction_version(app)
 
-    def said_by_all(self) -> Iterator[Mapping[str, Any]]:
-        """Give what was said with each commit that the log has, whoever made it, the newest first.
+    def commit_metadata(self) -> Iterator[Mapping[str, Any]]:
+        """Yield the metadata of each commit in the log, by any application, the newest first.
 
-        Of a long log no more is read than is asked for.
+        A long log is read only as far as the caller iterates.
         """
         seen = 0
         for limit in _HISTORY_LIMITS:
-            found = self._said(limit)
-            yield from found[seen:]
-            seen = len(found)
+            commits = self._read_log(limit)
+            yield from commits[seen:]
+            seen = len(commits)
             if limit is not None and seen < limit:
                 return
 
     def reload(self) -> None:
-        """See the newest version."""
+        """Load the newest version."""
         try:
             self._table = DeltaTable(str(self._path))
         except DeltaError as error:
             raise _table_failed(self._path, "read", error) from error
 
-    def newest(self) -> AppCommit | None:
-        """Return the last commit of the application, also if others have committed since.
+    def newest_commit(self) -> AppCommit | None:
+        """Return the last commit of the application, even if others have committed since.
 
-        A number whose commit the log does not have any more is an error: the table keeps its log for some time only.
+        It is an error if the log no longer has that commit: a table keeps its log only for some time.
         """
-        wanted = self.number
-        if not wanted:
+        number = self.number
+        if not number:
             return None
         for limit in _HISTORY_LIMITS:
-            for found in self._history(limit):
-                if found.number == wanted:
-                    return found
+            for commit in self._own_commits(limit):
+                if commit.number == number:
+                    return commit
         raise TableFailed(
-            f"The table {self._path} knows that {self._app!r} has made commit {wanted}, and not any more what it said.",
-            rule="The log of a table is kept for delta.logRetentionDuration, 30 days unless set otherwise.",
-            remedy="Raise it before, for those who write seldom; see who else writes to the table.",
+            f"The table {self._path} records that {self._app!r} made commit {number}, but its log no longer has it.",
+            rule="A table keeps its log for delta.logRetentionDuration, 30 days by default.",
+            remedy="Start over with a new table, and set its delta.logRetentionDuration above the longest pause.",
             table=str(self._path),
             app=self._app,
-            number=wanted,
+            number=number,
         )
 
     def check(self, rows: str | None = None, *, replaces: bool = False) -> None:
-        """Refuse a table whose columns are not those of the rows, a schema as JSON, or that asks for more than files.
+        """Raise an error if rows with this schema (JSON) do not fit, or if the table needs more than adding files.
 
-        With `replaces` also one in which files do not give way to others, or do not tell alone which rows there are.
+        With `replaces`, also if files of the table cannot be replaced by others.
 
         >>> schema = '{"type": "struct", "fields": [{"name": "id", "type": "long", "nullable": true, "metadata": {}}]}'
         >>> import tempfile
@@ -211,25 +210,25 @@ class DeltaCommits:
         floodmark.errors.TableUnfit: ... id is long in the table and string in the rows. ... [table-unfit]
         """
         metadata = self._table.metadata()
-        needs = unsupported_features(self.schema, metadata.configuration, list(metadata.partition_columns))
+        features = unsupported_features(self.schema, metadata.configuration, list(metadata.partition_columns))
         if replaces:
-            needs += rewrite_blockers(metadata.configuration, self._table.protocol().reader_features or ())
-        if needs:
+            features += rewrite_blockers(metadata.configuration, self._table.protocol().reader_features or ())
+        if features:
             raise TableUnfit(
-                f"The table {self._path} asks for what nobody sees to here: {'; '.join(needs)}.",
-                rule="Files are added to it as they are.",
-                remedy="Write to a table without it.",
+                f"The table {self._path} uses features that Floodmark does not support: {'; '.join(features)}.",
+                rule="Files are added to the table as they are.",
+                remedy="Remove these features from the table, or write to a table without them.",
                 table=str(self._path),
-                needs=needs,
+                needs=features,
             )
-        told = [] if rows is None else schema_differences(self.schema, rows)
-        if told:
+        differences = [] if rows is None else schema_differences(self.schema, rows)
+        if differences:
             raise TableUnfit(
-                f"The rows do not fit the table {self._path}: {'; '.join(told)}.",
-                rule="The columns of rows are those of the table, with their types.",
-                remedy="Select and cast columns, change the table first, or name another one.",
+                f"The rows do not fit the table {self._path}: {'; '.join(differences)}.",
+                rule="Rows must have the columns and types of the table.",
+                remedy="Select and cast the columns, alter the table first, or write to another table.",
                 table=str(self._path),
-                differences=told,
+                differences=differences,
             )
 
     def commit(
@@ -242,20 +241,26 @@ class DeltaCommits:
         also: Mapping[str, int] | None = None,
         next_version: bool = False,
     ) -> None:
-        """Add files to the table, and say so under a number: all of it is seen at once, or nothing.
+        """Atomically add files to the table, under a number and with metadata. Afterwards the newest version is loaded.
 
-        The files `remove`, paths as `files` has them, give way. `also` are numbers of other applications. If the number
-        does not rise, or one of the applications has committed since this version, or a file that gives way has gone
-        already, a TableConflict is raised; `reload` then shows why. With `next_version` it is one also if anybody has
-        committed anything since: for files that hold for the version that is seen, and no other. Afterwards the newest
-        version is seen.
+        Args:
+            files: The files to add.
+            number: The number of the commit, above the last one of the application.
+            metadata: Stored with the commit.
+            remove: Paths of files to remove, as `files()` returns them.
+            also: Numbers of other applications to set.
+            next_version: Whether any other commit since the loaded version is a conflict; for files that were
+                computed from exactly that version.
+
+        Raises TableConflict if the number does not rise, if one of the applications has committed since the loaded
+        version, or if a file to remove is gone; call `reload` then.
         """
         if number <= self.number:
             raise self._conflict(number, f"its last number is {self.number}")
-        said = {**metadata, _APP_KEY: self._app, _NUMBER_KEY: str(number)}
+        all_metadata = {**metadata, _APP_KEY: self._app, _NUMBER_KEY: str(number)}
         now = time_ns() // 1_000_000
         actions: list[AddAction | RemoveAction] = [
-            *(AddAction(one.path, one.size, one.partition, one.modified, True, one.stats) for one in files),
+            *(AddAction(file.path, file.size, file.partition, file.modified, True, file.stats) for file in files),
             *(RemoveAction(path, True, now) for path in remove),
         ]
         numbers = {self._app: number, **(also or {})}
@@ -266,41 +271,40 @@ class DeltaCommits:
                 self._table.schema(),
                 list(self.partition_by),
                 commit_properties=CommitProperties(
-                    custom_metadata=said,
-                    # By default the client tries again on whatever version is the newest.
+                    custom_metadata=all_metadata,
+                    # By default the client retries on the newest version.
                     max_commit_retries=0 if next_version else None,
-                    app_transactions=[Transaction(*one) for one in numbers.items()],
+                    app_transactions=[Transaction(*item) for item in numbers.items()],
                 ),
             )
         except CommitFailedError as error:
             raise self._conflict(number, str(error).rstrip(".")) from error
         except DeltaError as error:
             raise _table_failed(self._path, "written", error) from error
-        self._go_on()
+        self._load_commits()
 
     def sweep(self, attempts: Sequence[str], committed: Iterable[str] = ()) -> list[str]:
-        """Remove what attempts have left that were never committed, and return them; `committed` are known to be.
+        """Remove the files of uncommitted attempts, and return these attempts; `committed` are known to be committed.
 
-        Only for whoever is sure that nobody can commit any of these attempts any more: that they were noted before
-        those who might were fenced. What is noted later may be on its way.
+        Call it only for attempts noted before all their possible writers were fenced; later ones may still be written.
         """
         kept = set(committed)
         used = {Path(uri).parts for uri in self._table.file_uris()} if attempts else set()
         swept = []
         for attempt in attempts:
             parts = self.staging.directory(attempt).parts
-            if attempt in kept or any(one[: len(parts)] == parts for one in used):
-                self.staging.over(attempt)
+            if attempt in kept or any(path[: len(parts)] == parts for path in used):
+                self.staging.remove_note(attempt)
             else:
                 self.staging.remove([attempt])
                 swept.append(attempt)
         return swept
 
-    def _go_on(self) -> None:
-        """See what was committed since.
+    def _load_commits(self) -> None:
+        """Load the commits since, and write a checkpoint if one is due.
 
-        A handle that is kept looks through all commits since its last checkpoint each time: with one in ten commits
-        and a new handle a commit takes 6 ms, with one in a hundred and more it takes 60.
+        A handle re-reads all commits since its last checkpoint at each update. With a checkpoint every ten commits and
+        a new handle a commit takes 6 ms; with one every hundred or more it takes 60.
         """
         try:
             self._table.update_incremental()
@@ -313,14 +317,14 @@ class DeltaCommits:
         except DeltaError as error:
             raise _table_failed(self._path, "read", error) from error
 
-    def _history(self, limit: int | None) -> list[AppCommit]:
+    def _own_commits(self, limit: int | None) -> list[AppCommit]:
         return [
-            AppCommit(int(one[_NUMBER_KEY]), {name: value for name, value in one.items() if isinstance(value, str)})
-            for one in self._said(limit)
-            if one.get(_APP_KEY) == self._app and str(one.get(_NUMBER_KEY)).isdecimal()
+            AppCommit(int(entry[_NUMBER_KEY]), {name: value for name, value in entry.items() if isinstance(value, str)})
+            for entry in self._read_log(limit)
+            if entry.get(_APP_KEY) == self._app and str(entry.get(_NUMBER_KEY)).isdecimal()
         ]
 
-    def _said(self, limit: int | None) -> list[Mapping[str, Any]]:
+    def _read_log(self, limit: int | None) -> list[Mapping[str, Any]]:
         try:
             return list(self._table.history(limit))
         except DeltaError as error:
@@ -329,8 +333,8 @@ class DeltaCommits:
     def _conflict(self, number: int, why: str) -> TableConflict:
         return TableConflict(
             f"Commit {number} of {self._app!r} to the table {self._path} was refused: {why}.",
-            rule="Numbers of an application rise, and each commit follows the one that was seen before it.",
-            remedy="Read the table again, and decide again.",
+            rule="Numbers of an application rise, and a commit follows the version that its writer has read.",
+            remedy="Reload the table, and decide again what to commit.",
             table=str(self._path),
             app=self._app,
             number=number,
@@ -340,8 +344,8 @@ class DeltaCommits:
 def _table_failed(path: Path, done: str, error: Exception) -> TableFailed:
     return TableFailed(
         f"The table {path} could not be {done}: {str(error).rstrip('.')}.",
-        rule="Its directory and log are there, and may be read and written.",
-        remedy="See to that, and start again: what was committed stays, and nothing else is seen.",
+        rule="The table's directory and log must be readable and writable.",
+        remedy="Check the path, permissions and free space, then start again; only complete commits are visible.",
         table=str(path),
     )
 
@@ -352,18 +356,18 @@ _PARTITION_TYPES: Final = ("boolean", "byte", "date", "integer", "long", "short"
 _COLUMN_RULES: Final = ("delta.constraints", "delta.generationExpression", "delta.identity", "delta.invariants")
 
 _REWRITE_BLOCKERS: Final = {
-    "appendOnly": "that rows are only appended",
-    "enableChangeDataFeed": "a feed of changes, in which rows that are copied would be new",
+    "appendOnly": "append-only (delta.appendOnly)",
+    "enableChangeDataFeed": "the change data feed, in which copied rows would appear as new",
 }
 
 
 def schema_differences(table: str, rows: str) -> list[str]:
-    """Return in what the columns of rows differ from those of a table; both schemas are JSON.
+    """Return the differences between the columns of rows and those of a table; both schemas are JSON.
 
-    The order of columns is of no account, nor is what else is said of them.
+    The order of columns and their metadata do not matter.
 
     >>> def schema(*columns):
-    ...     return json.dumps({"type": "struct", "fields": [dict(zip(("name", "type"), one)) for one in columns]})
+    ...     return json.dumps({"type": "struct", "fields": [dict(zip(("name", "type"), column)) for column in columns]})
     >>> schema_differences(schema(("id", "long"), ("at", "timestamp")), schema(("at", "date"), ("item", "string")))
     ['at is timestamp in the table and date in the rows', 'id is missing in the rows', 'item is not in the table']
     """
@@ -371,67 +375,67 @@ def schema_differences(table: str, rows: str) -> list[str]:
 
 
 def unsupported_features(schema: str, configuration: Mapping[str, str | None], partition_by: list[str]) -> list[str]:
-    """Return what a table asks of those who write to it, and that nobody here sees to.
+    """Return the features of a table that Floodmark does not support.
 
     >>> unsupported_features('{"type": "struct", "fields": []}', {"delta.constraints.positive": "n > 0"}, [])
     ['the constraint positive']
     """
-    found = [
+    features = [
         f"the constraint {name.removeprefix('delta.constraints.')}"
         for name in sorted(configuration)
         if name.startswith("delta.constraints.")
     ]
     if (configuration.get("delta.columnMapping.mode") or "none") != "none":
-        found.append("the mapping of its columns")
+        features.append("column mapping")
     for field in json.loads(schema)["fields"]:
         if any(name.startswith(_COLUMN_RULES) for name in field.get("metadata") or {}):
-            found.append(f"the rule of the column {field['name']}")
+            features.append(f"the rule of the column {field['name']}")
         if field["name"] in partition_by and field["type"] not in _PARTITION_TYPES:
-            found.append(f"partitions by {field['name']}, which is {field['type']}")
-    return found
+            features.append(f"partitions by {field['name']}, which is {field['type']}")
+    return features
 
 
 def rewrite_blockers(configuration: Mapping[str, str | None], features: Iterable[str]) -> list[str]:
-    """Return what of a table forbids that files are written anew without some of their rows.
+    """Return the features of a table that forbid replacing files by others without some of their rows.
 
     >>> rewrite_blockers({"delta.appendOnly": "true"}, ["deletionVectors"])
-    ['that rows are only appended', 'deletion vectors, by which rows of a file are gone that are still in it']
+    ['append-only (delta.appendOnly)', 'deletion vectors']
     """
-    found = [
+    blockers = [
         what for name, what in _REWRITE_BLOCKERS.items() if (configuration.get(f"delta.{name}") or "").lower() == "true"
     ]
     if "deletionVectors" in features:
-        found.append("deletion vectors, by which rows of a file are gone that are still in it")
-    return found
+        blockers.append("deletion vectors")
+    return blockers
 
 
-def _struct_differences(table: SchemaJson, rows: SchemaJson, place: str) -> list[str]:
-    have = {field["name"]: field for field in table["fields"]}
-    come = {field["name"]: field for field in rows["fields"]}
-    found = []
-    for name in sorted(have.keys() | come.keys()):
-        if name not in come:
-            found.append(f"{place}{name} is missing in the rows")
-        elif name not in have:
-            found.append(f"{place}{name} is not in the table")
+def _struct_differences(table: SchemaJson, rows: SchemaJson, prefix: str) -> list[str]:
+    table_fields = {field["name"]: field for field in table["fields"]}
+    row_fields = {field["name"]: field for field in rows["fields"]}
+    differences = []
+    for name in sorted(table_fields.keys() | row_fields.keys()):
+        if name not in row_fields:
+            differences.append(f"{prefix}{name} is missing in the rows")
+        elif name not in table_fields:
+            differences.append(f"{prefix}{name} is not in the table")
         else:
-            found += _type_differences(have[name]["type"], come[name]["type"], place + name)
-            if not have[name].get("nullable", True) and come[name].get("nullable", True):
-                found.append(f"{place}{name} must not be null in the table and may be in the rows")
-    return found
+            differences += _type_differences(table_fields[name]["type"], row_fields[name]["type"], prefix + name)
+            if not table_fields[name].get("nullable", True) and row_fields[name].get("nullable", True):
+                differences.append(f"{prefix}{name} must not be null in the table and may be in the rows")
+    return differences
 
 
-def _type_differences(table: str | SchemaJson, rows: str | SchemaJson, place: str) -> list[str]:
+def _type_differences(table: str | SchemaJson, rows: str | SchemaJson, path: str) -> list[str]:
     if isinstance(table, str) or isinstance(rows, str) or table["type"] != rows["type"]:
         return (
-            [] if table == rows else [f"{place} is {_type_name(table)} in the table and {_type_name(rows)} in the rows"]
+            [] if table == rows else [f"{path} is {_type_name(table)} in the table and {_type_name(rows)} in the rows"]
         )
     if table["type"] == "struct":
-        return _struct_differences(table, rows, f"{place}.")
+        return _struct_differences(table, rows, f"{path}.")
     if table["type"] == "array":
-        return _type_differences(table["elementType"], rows["elementType"], f"{place}[]")
-    keys = _type_differences(table["keyType"], rows["keyType"], f"{place}.key")
-    return keys + _type_differences(table["valueType"], rows["valueType"], f"{place}.value")
+        return _type_differences(table["elementType"], rows["elementType"], f"{path}[]")
+    keys = _type_differences(table["keyType"], rows["keyType"], f"{path}.key")
+    return keys + _type_differences(table["valueType"], rows["valueType"], f"{path}.value")
 
 
 def _type_name(kind: str | SchemaJson) -> str:

@@ -1,7 +1,7 @@
-"""The three cases of the demo: the orders that arrive, the right answer, and why the two queries differ.
+"""The three cases of the demo: the orders that arrive, the expected counts, and why the two queries differ.
 
-The orders are the same in every run, but for the minute at which they begin. The explanations use the figures of
-the run, and only if these bear them out.
+The orders are the same in every run, except for the minute at which they begin. An explanation uses the figures of the
+run, and is given only if they confirm it.
 """
 
 import os
@@ -18,27 +18,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-DELAY: Final = "1 minute"
-
-
 SECOND: Final = 1_000_000
-
-
-YEAR_2100: Final = 4_102_444_800 * SECOND
-_PARTITIONS: Final = ("p0", "p1", "p2", "p3")
-
-
 MINUTE: Final = 60 * SECOND
-
-
+YEAR_2100: Final = 4_102_444_800 * SECOND
+DELAY: Final = "1 minute"
+_PARTITIONS: Final = ("p0", "p1", "p2", "p3")
 _LAG: Final = 15 * MINUTE
 
 
 @dataclass(frozen=True, slots=True)
 class QueryResult:
-    """How many orders and windows came out, and where the others are.
+    """How many windows a query emitted, and how many orders it lost.
 
-    An order is *lost* if its window has closed without it, and *waiting* if its window is still open.
+    An order is *lost* if its window was emitted without it, and *waiting* if its window is still open.
     """
 
     rows_in: int
@@ -48,26 +40,26 @@ class QueryResult:
     windows_wrong: int
     windows_missing: int
     watermark: int
-    """Where Spark's own watermark stood at the end, in microseconds, whoever put it there."""
+    """Spark's watermark at the end, in microseconds."""
 
     @property
     def rows_lost(self) -> int:
-        """Return how many orders no window will ever count."""
+        """Return how many orders were lost."""
         return sum(self.lost.values())
 
     @property
     def rows_waiting(self) -> int:
-        """Return how many orders are in windows that are still open."""
+        """Return how many orders wait in open windows."""
         return sum(self.waiting.values())
 
     @property
     def is_right(self) -> bool:
-        """Return whether every window came out with every order in it."""
+        """Return whether every window was emitted with all its orders."""
         return not (self.rows_lost or self.rows_waiting or self.windows_wrong or self.windows_missing)
 
 
 OrdersPerMinute = Mapping[int, Mapping[str, int]]
-"""The number of orders of each origin, by the beginning of the minute."""
+"""The number of orders of each origin, by the start of the minute."""
 
 
 Times = NDArray[np.int64]
@@ -77,11 +69,11 @@ OrderFile = Mapping[str, Times]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One thing that happens to streams, and the right answer.
+    """The input of both queries in one case, and the expected counts.
 
     `streams` holds the files of each stream, in order of arrival; file n of every stream is read in micro-batch n.
-    `options` are those of `with_watermark`, beside the column and the delay. A case that `takes_time` has to run until
-    Floodmark's windows are out, the others until everything is read.
+    `options` are those of `with_watermark`, besides the column and the delay. A case that `takes_time` runs until
+    Floodmark has emitted all windows, the others until everything is read.
     """
 
     name: str
@@ -93,7 +85,7 @@ class Case:
 
     @property
     def origin_column(self) -> str:
-        """Return the column that tells origins apart."""
+        """Return the column with the origin of an order."""
         return str(self.options["per"][0])
 
     @property
@@ -103,33 +95,33 @@ class Case:
 
     @property
     def rows(self) -> int:
-        """Return how many rows there are to read: the orders, and what only moves time."""
+        """Return how many rows there are to read: the orders, and the rows that only advance time."""
         return sum(len(times) for files in self.streams.values() for file in files for times in file.values())
 
     @property
     def plain_code(self) -> str:
-        """Return how the watermark is written in plain Spark."""
+        """Return the code of the watermark in plain Spark."""
         first, *others = (f'{name}.withWatermark("t", "{DELAY}")' for name in self.streams)
         return first + "".join(f".union({other})" for other in others)
 
     @property
     def floodmark_code(self) -> str:
-        """Return how the watermark is written with Floodmark."""
+        """Return the code of the watermark with Floodmark."""
         first, *others = self.streams
         rows = first + "".join(f".union({other})" for other in others)
         options = {"delay": DELAY} | dict(self.options)
-        written = ", ".join(f"{name}={value!r}".replace("'", '"') for name, value in options.items())
-        return f'with_watermark({rows}, "t", {written})'
+        arguments = ", ".join(f"{name}={value!r}".replace("'", '"') for name, value in options.items())
+        return f'with_watermark({rows}, "t", {arguments})'
 
 
 def all_cases(now: int) -> tuple[Case, ...]:
-    """Return the cases, with orders of the last three quarters of an hour before `now` (microseconds)."""
+    """Return the cases, with orders of the 45 minutes before `now` (microseconds)."""
     start = recent_start(now)
     return _lagging_partition(start), _quiet_source(start), _row_from_the_future(start)
 
 
 def _lagging_partition(start: int) -> Case:
-    """One partition keeps up for five minutes, and from then on delivers a quarter of an hour after the others."""
+    """One partition keeps up for five minutes, and then delivers 15 minutes after the others."""
     laggard = _PARTITIONS[-1]
     orders = generate_orders(start, _PARTITIONS)
     orders[laggard] = orders[laggard].delayed(since=start + 5 * MINUTE, lag=_LAG)
@@ -144,19 +136,19 @@ def _lagging_partition(start: int) -> Case:
 
 
 def _quiet_source(start: int) -> Case:
-    """Of two streams, one sends nothing more after ten minutes: no row, and no word that it is done.
+    """Of two streams, one sends nothing more after ten minutes, and is not closed either.
 
-    Uniting them first, under one `withWatermark`, would not freeze; it would be the lagging partition again.
+    With one `withWatermark` above the union, plain Spark would not freeze, but drop rows as with a lagging partition.
     """
     orders = generate_orders(start, ("web", "kiosk"))
     orders["kiosk"] = orders["kiosk"].before(start + 10 * MINUTE)
-    streams = {name: split_into_files({name: one}, start) for name, one in orders.items()}
+    streams = {name: split_into_files({name: of_stream}, start) for name, of_stream in orders.items()}
     streams["web"].append(closing_file(["web"], start))
     return Case(
         name="quiet source",
         streams=streams,
         expected=per_minute(orders),
-        # A directory does not tell how much of it is unread; here file n of both streams is read together.
+        # Spark does not report the unread files of a directory; here file n of both streams is read together.
         options={"per": ["source"], "idle": "2 seconds", "assume_caught_up": True},
         takes_time=True,
         explain=partial(why_quiet, "kiosk", int(orders["kiosk"].times.max()), "2 seconds"),
@@ -164,7 +156,7 @@ def _quiet_source(start: int) -> Case:
 
 
 def _row_from_the_future(start: int) -> Case:
-    """One row of one partition has the wrong century."""
+    """One row of one partition has a time in the year 2100."""
     culprit = _PARTITIONS[1]
     orders = generate_orders(start, _PARTITIONS)
     first, *later = split_into_files(orders, start)
@@ -181,20 +173,21 @@ def _row_from_the_future(start: int) -> Case:
 
 
 SPAN: Final = 30 * MINUTE
-"""How much time the orders cover."""
+"""The time that the orders cover."""
 
 DISORDER: Final = MINUTE
-"""No order arrives this much later than it was placed, unless its origin lags."""
+"""Orders arrive less than this after they were placed, unless their origin lags."""
 
 ORDERS_PER_ORIGIN: Final = 6_000
 
-_ARRIVING_TOGETHER: Final = 8 * MINUTE
+_FILE_SPAN: Final = 8 * MINUTE
+"""Orders that arrive within this time are in one file."""
 _SEED: Final = 20260101
 
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """The orders of one origin, as they arrive."""
+    """The orders of one origin, in order of arrival."""
 
     times: Times
     arrivals: Times
@@ -210,17 +203,17 @@ class Orders:
         return Orders(self.times[self.times < end], self.arrivals[self.times < end])
 
     def arriving(self, begin: int, end: int) -> Times:
-        """Return the times of what arrives in a stretch of time."""
+        """Return the times of the orders that arrive from `begin` until before `end`."""
         return self.times[(self.arrivals >= begin) & (self.arrivals < end)]
 
 
 def recent_start(now: int) -> int:
-    """Return a full minute from which on all orders, and what follows them, lie in the hour before `now`."""
+    """Return a full minute such that all rows of a case that starts there lie in the hour before `now`."""
     return now // MINUTE * MINUTE - SPAN - 15 * MINUTE
 
 
 def generate_orders(start: int, origins: Iterable[str]) -> dict[str, Orders]:
-    """Return the orders of each origin, spread over the span from `start`, a little out of order."""
+    """Return orders for each origin, spread over SPAN from `start` and slightly out of order."""
     rng = np.random.default_rng(_SEED)
     orders = {}
     for origin in origins:
@@ -232,45 +225,45 @@ def generate_orders(start: int, origins: Iterable[str]) -> dict[str, Orders]:
 
 
 def split_into_files(orders: Mapping[str, Orders], start: int) -> list[OrderFile]:
-    """Return what arrives together as one file each."""
-    last = max(int(one.arrivals[-1]) for one in orders.values())
+    """Return the orders as files, by their arrival."""
+    last = max(int(of_origin.arrivals[-1]) for of_origin in orders.values())
     return [
-        {origin: one.arriving(begin, begin + _ARRIVING_TOGETHER) for origin, one in orders.items()}
-        for begin in range(start, last + 1, _ARRIVING_TOGETHER)
+        {origin: of_origin.arriving(begin, begin + _FILE_SPAN) for origin, of_origin in orders.items()}
+        for begin in range(start, last + 1, _FILE_SPAN)
     ]
 
 
 def closing_file(origins: Iterable[str], start: int) -> OrderFile:
-    """Return one later row from each origin, without which the last windows of any query would stay open."""
+    """Return a file with one later row of each origin, which closes the last windows of both queries."""
     return {origin: np.array([start + SPAN + 2 * DISORDER], dtype=np.int64) for origin in origins}
 
 
 def per_minute(orders: Mapping[str, Orders]) -> dict[int, dict[str, int]]:
-    """Return how many orders of each origin were placed in each minute: what a right query finds."""
+    """Return how many orders of each origin were placed in each minute: the expected result of a query."""
     minutes: dict[int, dict[str, int]] = {}
-    for origin, one in orders.items():
-        starts, counts = np.unique(one.times // MINUTE * MINUTE, return_counts=True)
+    for origin, of_origin in orders.items():
+        starts, counts = np.unique(of_origin.times // MINUTE * MINUTE, return_counts=True)
         for begin, count in zip(starts.tolist(), counts.tolist(), strict=True):
             minutes.setdefault(begin, dict.fromkeys(orders, 0))[origin] = count
     return minutes
 
 
 def write_files(directory: Path, files: Sequence[OrderFile], origin_column: str) -> None:
-    """Write files that Spark reads in this order."""
+    """Write files with modification times by which Spark reads them in this order."""
     directory.mkdir(parents=True)
     for number, file in enumerate(files):
         times = np.concatenate(list(file.values()))
-        origins = np.repeat(list(file), [len(part) for part in file.values()])
+        origins = np.repeat(list(file), [len(of_origin) for of_origin in file.values()])
         moments = pa.array(times, pa.timestamp("us", tz="UTC"))
         path = directory / f"{number:03}.parquet"
         pq.write_table(pa.table({origin_column: pa.array(origins, pa.string()), "t": moments}), path)
-        # Spark reads the oldest file first; files written in the same moment need distinct times.
+        # Spark reads the oldest file first, so the times must differ.
         os.utime(path, (number, number))
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Both outcomes of one case, and why they differ."""
+    """Both results of one case, and why they differ."""
 
     case: str
     plain: QueryResult
@@ -281,16 +274,16 @@ class Comparison:
 
 
 def judge(expected: OrdersPerMinute, emitted: Iterable[tuple[int, Mapping[str, int]]], watermark: int) -> QueryResult:
-    """Compare the minutes that a query has emitted with the right ones.
+    """Compare the windows that a query has emitted with the expected counts.
 
-    >>> right = {0: {"a": 2, "b": 1}, 60_000_000: {"a": 1, "b": 1}}
-    >>> outcome = judge(right, [(0, {"a": 2, "b": 0})], watermark=60_000_000)
-    >>> outcome.lost, outcome.waiting, outcome.windows_wrong, outcome.windows_missing
+    >>> expected = {0: {"a": 2, "b": 1}, 60_000_000: {"a": 1, "b": 1}}
+    >>> result = judge(expected, [(0, {"a": 2, "b": 0})], watermark=60_000_000)
+    >>> result.lost, result.waiting, result.windows_wrong, result.windows_missing
     ({'b': 1}, {'a': 1, 'b': 1}, 1, 1)
     """
-    found = list(emitted)
+    windows = list(emitted)
     counted: dict[int, Counter[str]] = {}
-    for start, counts in found:
+    for start, counts in windows:
         counted.setdefault(start, Counter()).update(counts)
     lost, waiting = Counter[str](), Counter[str]()
     for start, origins in expected.items():
@@ -303,38 +296,38 @@ def judge(expected: OrdersPerMinute, emitted: Iterable[tuple[int, Mapping[str, i
         rows_in=sum(sum(origins.values()) for origins in expected.values()),
         lost=dict(+lost),
         waiting=dict(+waiting),
-        windows_emitted=len(found),
-        windows_wrong=len(found) - right,
+        windows_emitted=len(windows),
+        windows_wrong=len(windows) - right,
         windows_missing=len(expected.keys() - counted.keys()),
         watermark=watermark,
     )
 
 
-NOT_SHOWN = "This run does not show what it was made to show: plain Spark did not do what is told of it here."
-MISCOUNTED = "Floodmark did not get it right in this run, which it must: please report it."
+NOT_SHOWN = "Plain Spark did not go wrong in this run as the case expects, so there is nothing to explain."
+MISCOUNTED = "Floodmark's result is wrong in this run. That is a bug: please report it."
 
 
 def why_lagging(laggard: str, orders: int, minutes: int, plain: QueryResult, floodmark: QueryResult) -> str:
-    """Explain a partition that delivers its orders some minutes after the others."""
+    """Explain the case of a partition that delivers its orders some minutes after the others."""
     if plain.lost.keys() != {laggard}:
         return NOT_SHOWN
     return _with_floodmark(
         f"Spark's watermark follows the partition that is furthest ahead. {laggard} fell {minutes} minutes behind, so "
-        f"{plain.rows_lost:,} of its {orders:,} orders came after their windows had closed, and were dropped.",
-        "Floodmark's follows the partition that is furthest behind, so windows stayed open until its orders were in.",
+        f"{plain.rows_lost:,} of its {orders:,} orders arrived after their windows had closed, and were dropped.",
+        "Floodmark's follows the partition that is furthest behind, so windows stayed open until its orders arrived.",
         floodmark,
     )
 
 
 def why_quiet(quiet: str, last_order: int, idle: str, plain: QueryResult, floodmark: QueryResult) -> str:
-    """Explain a source that has sent nothing since its last order."""
+    """Explain the case of a source that sends nothing more after its last order."""
     if not plain.windows_missing or plain.rows_lost or plain.watermark > last_order:
         return NOT_SHOWN
     return _with_floodmark(
-        f"Spark's watermark is the lowest of its streams. The last order of {quiet} is of {_clock(last_order)}, so the "
-        f"watermark stays at {_clock(plain.watermark)} until {quiet} speaks again, and {plain.windows_missing} windows "
-        f"with {plain.rows_waiting:,} orders stay open.",
-        f"Floodmark left {quiet} out once it had been silent for {idle}, and time went on to "
+        f"Spark's watermark is the lowest of its streams. The last order of {quiet} is from {_clock(last_order)}, so "
+        f"the watermark stays at {_clock(plain.watermark)} until {quiet} sends another row, and "
+        f"{plain.windows_missing} windows with {plain.rows_waiting:,} orders stay open.",
+        f"Floodmark declared {quiet} idle after {idle} without a row, and its watermark advanced to "
         f"{_clock(floodmark.watermark)}.",
         floodmark,
     )
@@ -343,22 +336,22 @@ def why_quiet(quiet: str, last_order: int, idle: str, plain: QueryResult, floodm
 def why_a_row_from_the_future(
     culprit: str, its_time: int, orders_after: Sequence[int], future: str, plain: QueryResult, floodmark: QueryResult
 ) -> str:
-    """Explain a row whose time is decades ahead, with so many orders in each batch after its own."""
+    """Explain the case of a row whose time is decades ahead; `orders_after` are the orders in each later batch."""
     spared = _batches_spared(orders_after, plain.rows_lost)
     if spared is None or plain.watermark <= floodmark.watermark:
         return NOT_SHOWN
     return _with_floodmark(
-        f"One row of {culprit} says {_day(its_time)}, and took Spark's watermark to {_day(plain.watermark)}. Whatever "
-        f"came more than {spared} batch{'' if spared == 1 else 'es'} later, from any partition, was late: "
-        f"{plain.rows_lost:,} orders were dropped.",
-        f"Floodmark does not let a row that is more than {future} ahead of the clock move time; its watermark "
-        f"ended at {_clock(floodmark.watermark)}.",
+        f"One row of {culprit} has the time {_day(its_time)}, and moved Spark's watermark to {_day(plain.watermark)}. "
+        f"All orders that arrived more than {spared} batch{'' if spared == 1 else 'es'} later, from any partition, "
+        f"were late: {plain.rows_lost:,} orders were dropped.",
+        f"Floodmark ignores rows that are more than {future} ahead of the clock for its watermark, which ended at "
+        f"{_clock(floodmark.watermark)}.",
         floodmark,
     )
 
 
 def _batches_spared(orders: Sequence[int], lost: int) -> int | None:
-    """Return after how many batches all orders were lost, or None if it is not so.
+    """Return the number of batches after which all orders were lost; None if the lost orders are others.
 
     >>> _batches_spared([5, 3, 2], lost=5), _batches_spared([5, 3, 2], lost=4), _batches_spared([5, 3, 2], lost=0)
     (1, None, None)
@@ -366,12 +359,12 @@ def _batches_spared(orders: Sequence[int], lost: int) -> int | None:
     return next((number for number in range(len(orders)) if 0 < lost == sum(orders[number:])), None)
 
 
-def _with_floodmark(plain_says: str, floodmark_says: str, floodmark: QueryResult) -> str:
-    return f"{plain_says} {floodmark_says if floodmark.is_right else MISCOUNTED}"
+def _with_floodmark(about_plain: str, about_floodmark: str, floodmark: QueryResult) -> str:
+    return f"{about_plain} {about_floodmark if floodmark.is_right else MISCOUNTED}"
 
 
 def _clock(micros: int) -> str:
-    # Floodmark tells Spark the last millisecond before its watermark.
+    # Spark gets the last millisecond before Floodmark's watermark, so round to the full second.
     return f"{_moment(micros + 500_000):%H:%M:%S} UTC"
 
 

@@ -1,4 +1,4 @@
-"""Runs each case by plain Spark and by Floodmark on the same files, shows progress, and prints the report."""
+"""Runs each case with plain Spark and with Floodmark on the same files, shows progress, and prints the report."""
 
 import tempfile
 import time
@@ -25,19 +25,19 @@ from floodmark.spark.sessions import Setting, session
 from floodmark.spark.watermark.dataframes import with_watermark
 
 _CONF: Final[Mapping[str, Setting]] = {
-    # A run this short ends before the optimizing compiler has paid for itself.
+    # The optimizing compiler costs more than it gains in so short a run.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-    # Thirty windows do not need a second store.
+    # Thirty windows do not need a second state store.
     "spark.sql.shuffle.partitions": 1,
 }
 
 
 def main() -> int:
-    """Run the cases, print what came out, and return the exit code."""
+    """Run the cases, print the report, and return the exit code."""
     began = time.monotonic()
     console = open_console()
     console.print("Starting Spark ...")
-    # Spark tells the end of queries late, and their home must still be there.
+    # Spark reports the end of queries late, so stop it before the directory with their home is removed.
     with tempfile.TemporaryDirectory(prefix="floodmark-demo-") as directory:
         spark = session("floodmark-demo", conf=_CONF)
         try:
@@ -57,14 +57,14 @@ Engine = Literal["plain Spark", "Floodmark"]
 ENGINES: Final[tuple[Engine, Engine]] = ("plain Spark", "Floodmark")
 
 QUERY_TIMEOUT: Final = 60.0
-"""How many seconds the queries get. What is not out by then counts as missing."""
+"""How many seconds the queries may run. Windows not emitted by then count as missing."""
 
 _POLL: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class QueryStatus:
-    """How far a query is."""
+    """The progress of a query."""
 
     case: Case
     engine: Engine
@@ -79,7 +79,7 @@ class QueryStatus:
 
     @property
     def is_done(self) -> bool:
-        """Return whether nothing more is to be waited for."""
+        """Return whether the query needs to run no longer."""
         if self.has_ended or not self.case.takes_time:
             return self.has_ended
         if self.engine == "plain Spark":
@@ -91,7 +91,7 @@ Watcher = Callable[[QueryStatus], None]
 
 
 class CountingQuery:
-    """A query that counts orders per minute and origin into memory."""
+    """A query that counts orders per minute and origin into a memory table."""
 
     def __init__(self, case: Case, engine: Engine, rows: DataFrame, directory: Path) -> None:
         self.case = case
@@ -114,54 +114,54 @@ class CountingQuery:
         self.query: StreamingQuery = writer.trigger(**trigger).start()
 
     def read(self) -> QueryStatus:
-        """Return how far the query is, from what Spark tells of its batches."""
+        """Return the progress of the query, from Spark's reports of its batches."""
         has_ended = not self.query.isActive
         last = self.query.lastProgress
         if last is not None and last.batchId not in self._batches:
-            # All of them are costly to tell, so they are asked for only where one has been missed.
+            # recentProgress is slow, so it is used only if a batch has been missed.
             is_next = last.batchId == len(self._batches)
             self._batches |= {
-                one.batchId: _batch_counts(one) for one in ([last] if is_next else self.query.recentProgress)
+                batch.batchId: _batch_counts(batch) for batch in ([last] if is_next else self.query.recentProgress)
             }
         rows = sum(rows for rows, _ in self._batches.values())
         windows = sum(windows for _, windows in self._batches.values())
         return QueryStatus(self.case, self.engine, rows, windows, has_ended)
 
     def finish(self) -> QueryResult:
-        """Stop the query, and judge what it has emitted."""
+        """Stop the query and compare what it has emitted with the expected counts."""
         if self.query.isActive and self.read().has_read_all:
-            # Whatever follows from the last rows belongs to the outcome.
+            # Windows closed by the last rows belong to the result.
             self.query.processAllAvailable()
         self.query.stop()
         failure = self.query.exception()
         if failure is not None:
             raise failure
-        found = [row.asDict() for row in self._spark.table(self._table).collect()]
+        windows = [row.asDict() for row in self._spark.table(self._table).collect()]
         self._spark.catalog.dropTempView(self._table)
         last = self.query.lastProgress
-        told = last.eventTime.get("watermark") if last is not None else None
-        watermark = 0 if told is None else int(datetime.fromisoformat(told).timestamp() * 1_000_000)
-        return judge(self.case.expected, [(row.pop("start"), row) for row in found], watermark)
+        reported = last.eventTime.get("watermark") if last is not None else None
+        watermark = 0 if reported is None else int(datetime.fromisoformat(reported).timestamp() * 1_000_000)
+        return judge(self.case.expected, [(window.pop("start"), window) for window in windows], watermark)
 
 
-def compare(spark: SparkSession, case: Case, directory: Path, watch: Watcher = lambda reading: None) -> Comparison:
-    """Write the files of a case into a new directory, and return what both engines make of them."""
+def compare(spark: SparkSession, case: Case, directory: Path, watch: Watcher = lambda status: None) -> Comparison:
+    """Write the files of a case into a new directory, run both queries on them, and return both results."""
     frames = _frames(spark, case, directory)
     running: list[CountingQuery] = []
     try:
         for engine, rows in zip(ENGINES, frames, strict=True):
             running.append(CountingQuery(case, engine, rows, directory / "checkpoints"))
         _wait_for(running, watch)
-        plain, floodmark = (one.finish() for one in running)
+        plain, floodmark = (counting.finish() for counting in running)
     finally:
-        for one in running:
-            one.query.stop()
+        for counting in running:
+            counting.query.stop()
     why = case.explain(plain, floodmark)
     return Comparison(case.name, plain, floodmark, case.plain_code, case.floodmark_code, why)
 
 
 def _frames(spark: SparkSession, case: Case, directory: Path) -> tuple[DataFrame, DataFrame]:
-    """Write the files of a case, and return its orders with Spark's watermark and with Floodmark's."""
+    """Write the files of a case and return its orders with Spark's watermark and with Floodmark's."""
     streams = []
     for name, files in case.streams.items():
         write_files(directory / name, files, case.origin_column)
@@ -173,7 +173,7 @@ def _frames(spark: SparkSession, case: Case, directory: Path) -> tuple[DataFrame
 
 
 def _batch_counts(batch: StreamingQueryProgress) -> tuple[int, int]:
-    """Return how many rows a batch has read, and how many windows it has emitted."""
+    """Return how many rows a batch has read and how many windows it has emitted."""
     files = [source for source in batch.sources if source.description.startswith("FileStreamSource")]
     return sum(source.numInputRows for source in files), max(0, batch.sink.numOutputRows)
 
@@ -181,29 +181,29 @@ def _batch_counts(batch: StreamingQueryProgress) -> tuple[int, int]:
 def _wait_for(running: Iterable[CountingQuery], watch: Watcher) -> None:
     deadline = time.monotonic() + QUERY_TIMEOUT
     while True:
-        readings = [one.read() for one in running]
-        for reading in readings:
-            watch(reading)
-        if all(reading.is_done for reading in readings) or time.monotonic() > deadline:
+        statuses = [counting.read() for counting in running]
+        for status in statuses:
+            watch(status)
+        if all(status.is_done for status in statuses) or time.monotonic() > deadline:
             return
         time.sleep(_POLL)
 
 
-_WIDTH_OF_A_LOG: Final = 100
+_LOG_WIDTH: Final = 100
 _LEGEND: Final = (
-    "Lost: the window closed without the row. Waiting: the window is still open. Not in the table: the rows that only "
-    "move time, at the very end and from the future."
+    "Lost: the window closed without the row. Waiting: the window is still open. Rows that only advance time (the last "
+    "ones, and the one from the future) are not counted."
 )
 
 
 def open_console() -> Console:
-    """Return a console that writes to standard output: in colour on a terminal, plain lines elsewhere."""
+    """Return a console for standard output: in colour on a terminal, plain lines elsewhere."""
     console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=_WIDTH_OF_A_LOG)
+    return console if console.is_terminal else Console(highlight=False, width=_LOG_WIDTH)
 
 
 class ProgressDisplay:
-    """A bar for each query where lines can be drawn over, else one line for each case."""
+    """Shows a progress bar for each query on a terminal, and one line for each case elsewhere."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -235,15 +235,15 @@ class ProgressDisplay:
             description = f"{case.name}, {engine}"
             self._tasks[case.name, engine] = self._progress.add_task(description, total=case.rows, windows=0)
 
-    def watch(self, reading: QueryStatus) -> None:
-        """Show how far a query is."""
-        task = self._tasks.get((reading.case.name, reading.engine))
+    def watch(self, status: QueryStatus) -> None:
+        """Show the progress of a query."""
+        task = self._tasks.get((status.case.name, status.engine))
         if task is not None:
-            self._progress.update(task, completed=reading.rows_read, windows=reading.windows_emitted)
+            self._progress.update(task, completed=status.rows_read, windows=status.windows_emitted)
 
 
 def print_report(console: Console, comparisons: Sequence[Comparison]) -> None:
-    """Print the table of all outcomes, and for each case how it was written and why it came out so."""
+    """Print the table of all results, and for each case its code and the explanation."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column("", no_wrap=True)
     for heading in (
@@ -257,8 +257,8 @@ def print_report(console: Console, comparisons: Sequence[Comparison]) -> None:
         table.add_column(heading, justify="right", no_wrap=True)
     for comparison in comparisons:
         table.add_row(Text(comparison.case, "bold"))
-        for engine, outcome in zip(ENGINES, (comparison.plain, comparison.floodmark), strict=True):
-            table.add_row(f"  {engine}", *_figures(outcome))
+        for engine, result in zip(ENGINES, (comparison.plain, comparison.floodmark), strict=True):
+            table.add_row(f"  {engine}", *_figures(result))
         table.add_section()
     console.print()
     console.print(table)
@@ -271,10 +271,10 @@ def print_report(console: Console, comparisons: Sequence[Comparison]) -> None:
         console.print(Text(comparison.why))
 
 
-def _figures(outcome: QueryResult) -> list[Text]:
-    failures = (outcome.rows_lost, outcome.rows_waiting), (outcome.windows_wrong, outcome.windows_missing)
+def _figures(result: QueryResult) -> list[Text]:
+    failures = (result.rows_lost, result.rows_waiting), (result.windows_wrong, result.windows_missing)
     rows, windows = ([_failure(count) for count in counts] for counts in failures)
-    return [_number(outcome.rows_in), *rows, _number(outcome.windows_emitted), *windows]
+    return [_number(result.rows_in), *rows, _number(result.windows_emitted), *windows]
 
 
 def _number(count: int) -> Text:

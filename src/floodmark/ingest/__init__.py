@@ -1,24 +1,24 @@
-"""Ingestion by watermark: what a job has to read, what it has read, what is missing; and how it is read and landed.
+"""Ingestion jobs: load a source by time and unit, record what was read, and plan what is missing.
 
 Start with `job` (what a user writes), then `planning.plan` (what is due, and why), `ingestion` (`Ingestion` and
-`run_job`: a run from its plan to its end), `extract` (source -> Arrow) and `landing` (Arrow -> table or stream).
-Imports go one way: calendar <- job <- planning <- store <- run <- ingestion, and nothing of these imports `extract` or
-`landing`. `floodmark.spark` and `floodmark.cli` import this room.
+`run_job`: a run from plan to end), `extract` (source to Arrow) and `landing` (Arrow to table or stream). Imports go one
+way: calendar <- job <- planning <- store <- run <- ingestion; none of these imports `extract` or `landing`.
+`floodmark.spark` and `floodmark.cli` import this room.
 
-| name | is |
+| name | meaning |
 |---|---|
 | `Job` | what is read, when, and where it goes |
-| `TimeWatermark`, `Bound`, `Grid` | from when to when, and how that is cut into cells |
-| `UnitWatermark`, `Unit`, `SecondaryInput` | what else is read cell by cell, such as ids, and where these come from |
-| `Limits` | how much a run may do |
-| `SqlSource`, `FilesSource`, `RestSource`, `Landing`, `Secret` | where rows come from and go; secrets are referred to |
-| `load_job`, `read_job`, `job_text` | a job from a file, TOML or properties of DIL, and as such a file |
-| `plan`, `Plan`, `PlannedRange` | what is to be read now, and why |
-| `UnitCoverage`, `complete_through` | what was read of a unit; the time before which nothing is missing |
+| `TimeWatermark`, `Bound`, `Grid` | the time range of a job, and how it is cut into periods |
+| `UnitWatermark`, `Unit`, `SecondaryInput` | the units of a job, such as customer ids, and where they are read from |
+| `Limits` | how many cells a run may read, and how often a cell may fail |
+| `SqlSource`, `FilesSource`, `RestSource`, `Landing`, `Secret` | source and target; secrets are only references |
+| `load_job`, `read_job`, `job_text` | a job from a file or text (TOML or DIL properties), and as TOML |
+| `plan`, `Plan`, `PlannedRange` | the ranges to read now, and why |
+| `UnitCoverage`, `complete_through` | the ranges read of a unit; the time before which nothing is missing |
 | `Ingestion` | the jobs of a home: their coverage, history and runs |
-| `run_job`, `Executor`, `Run` | a run from its plan to its end, what extracts and lands, what records each outcome |
+| `run_job`, `Executor`, `Run` | runs a job; extracts and lands its ranges; records their outcomes |
 
-A cell is a period of the grid x a unit. All times are microseconds since the epoch, all ranges half-open.
+A cell is one period of the grid of one unit. All times are microseconds since the epoch, all ranges half-open.
 """
 
 from floodmark.ingest.calendar.bound import Bound

@@ -1,4 +1,4 @@
-"""SQL databases that units and rows are read from: URLs with secrets in place, engines, and driver errors."""
+"""SQL databases as sources of rows and units: URLs with their secrets resolved, engines, and driver errors."""
 
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,8 +19,8 @@ from floodmark.errors import (
 from floodmark.ingest.job.options import Secret
 from floodmark.ingest.job.source import SqlSource
 
-# A host that is away, or goes without a word, must not hold a task for hours.
-_POSTGRES_WAITS: Final = {
+# Without these, a host that vanishes would block a task for hours.
+_POSTGRES_TIMEOUTS: Final = {
     "connect_timeout": "30",
     "keepalives_idle": "30",
     "keepalives_interval": "10",
@@ -30,7 +30,7 @@ _POSTGRES_WAITS: Final = {
 
 @dataclass(frozen=True)
 class SqlUrl:
-    """A URL that can be used, and how it is shown: without user, password and options.
+    """A database URL with its secrets resolved; `shown` is its form for messages.
 
     >>> url = SqlUrl.of(SqlSource(url="postgresql://ann@db/shop", table="orders", watermark="at"))
     >>> url.shown, url.is_postgres
@@ -42,14 +42,14 @@ class SqlUrl:
 
     @classmethod
     def of(cls, source: SqlSource) -> "SqlUrl":
-        """Look up the secrets of a source."""
+        """Return the URL of a source with its secrets resolved."""
         text = source.url.value() if isinstance(source.url, Secret) else source.url
         password = None if source.password is None else source.password.value()
         parts = parse_url(text.strip(), password)
         if parts.get_backend_name() in ("postgresql", "postgres"):
-            parts = parts.update_query_dict({k: v for k, v in _POSTGRES_WAITS.items() if k not in parts.query})
+            parts = parts.update_query_dict({k: v for k, v in _POSTGRES_TIMEOUTS.items() if k not in parts.query})
         rendered = parts.render_as_string(hide_password=False)
-        # However a driver may come to write them.
+        # All forms in which a driver may print the password.
         secrets = {str(parts.password), quote(str(parts.password), safe=""), quote(str(parts.password), safe=" +")}
         if not parts.password:
             secrets = set()
@@ -59,39 +59,41 @@ class SqlUrl:
 
     @cached_property
     def parts(self) -> Any:
-        """As SQLAlchemy has it."""
+        """The URL as parsed by SQLAlchemy."""
         from sqlalchemy.engine import make_url
 
         return make_url(self.text)
 
     @property
     def shown(self) -> str:
-        """The URL without what may be secret."""
+        """The URL without user, password and options, for messages."""
         parts = self.parts
         host = f"{parts.host or ''}{f':{parts.port}' if parts.port else ''}"
         return f"{parts.drivername}://{host}/{parts.database or ''}"
 
     @property
     def is_postgres(self) -> bool:
-        """Whether it says PostgreSQL, and not by which driver."""
+        """Whether it is a PostgreSQL URL that names no driver."""
         return self.parts.drivername in ("postgresql", "postgres")
 
     @property
     def is_sqlite(self) -> bool:
-        """Whether it says SQLite, and not by which driver."""
+        """Whether it is a SQLite URL that names no driver."""
         return bool(self.parts.drivername == "sqlite")
 
     @property
     def for_libpq(self) -> str:
-        """As PostgreSQL's own library takes it: names and values, since it refuses some URLs, and says all of them."""
+        """The connection string for libpq, as keywords: libpq rejects some URLs and prints them in the error."""
         parts = self.parts
-        named = {"host": parts.host, "port": parts.port, "user": parts.username, "password": parts.password}
-        given = {**named, "dbname": parts.database, **parts.query}
-        return " ".join(f"{name}={_quoted(str(value))}" for name, value in given.items() if value not in (None, ""))
+        address = {"host": parts.host, "port": parts.port, "user": parts.username, "password": parts.password}
+        keywords = {**address, "dbname": parts.database, **parts.query}
+        return " ".join(
+            f"{name}={_quote_conninfo(str(value))}" for name, value in keywords.items() if value not in (None, "")
+        )
 
     @property
     def for_sqlite(self) -> str:
-        """As SQLite takes it: to be read only."""
+        """The URI for SQLite, in read-only mode."""
         database = str(self.parts.database)
         if database.startswith("file:"):
             return database + ("" if "mode=" in database else f"{'&' if '?' in database else '?'}mode=ro")
@@ -99,7 +101,7 @@ class SqlUrl:
 
     @property
     def for_reading(self) -> str:
-        """As SQLAlchemy takes it; a file of SQLite is to be read only."""
+        """The URL for SQLAlchemy; SQLite in read-only mode."""
         if self.parts.get_backend_name() != "sqlite":
             return self.text
         options = {**self.parts.query, "mode": "ro", "uri": "true"}
@@ -108,15 +110,17 @@ class SqlUrl:
         return text
 
     def check_file(self) -> None:
-        """Refuse a SQLite database that is not there: SQLite would make it."""
+        """Raise `UnknownTable` if the SQLite file does not exist, because SQLite would create it."""
         path = self.parts.database or ""
         if path.startswith("file:"):
             path = unquote(path.removeprefix("file:").partition("?")[0])
         if not path or path == ":memory:" or not Path(path).is_file():
-            raise missing_sqlite_error(path, UnknownTable, "A source is a database that is there; none is made.")
+            raise missing_sqlite_error(
+                path, UnknownTable, "A source must be an existing database; Floodmark creates none."
+            )
 
 
-def _quoted(value: str) -> str:
+def _quote_conninfo(value: str) -> str:
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
@@ -124,13 +128,13 @@ E = TypeVar("E", bound=FloodmarkError)
 
 
 def parse_url(text: str, password: str | None = None) -> Any:
-    """Return a URL in parts, with a password if it is given apart; refuse one that is none, without showing it.
+    """Parse a URL and set its password; the error for an invalid URL does not show it.
 
     >>> parse_url("postgresql://ann@db/shop", "x").password
     'x'
     >>> parse_url("shop.db")
     Traceback (most recent call last):
-    floodmark.errors.InvalidOption: The URL of the database cannot be read. ... [invalid-option]
+    floodmark.errors.InvalidOption: The URL of the database is invalid. ... [invalid-option]
     """
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import ArgumentError
@@ -143,27 +147,27 @@ def parse_url(text: str, password: str | None = None) -> Any:
 
 
 def invalid_url_error() -> InvalidOption:
-    """Return the error for a URL that cannot be read, which does not show it."""
+    """Return the error for an invalid URL, without the URL."""
     return InvalidOption(
-        "The URL of the database cannot be read.",
-        rule="It is written as SQLAlchemy writes it.",
+        "The URL of the database is invalid.",
+        rule="It must be a SQLAlchemy URL.",
         remedy='Write for example "postgresql://USER@HOST/DATABASE" or "sqlite:///FILE".',
         option="url",
     )
 
 
 def missing_sqlite_error(path: str, kind: type[E], rule: str) -> E:
-    """Return the error for a database of SQLite that is not there: SQLite would make it."""
+    """Return the error for a SQLite file that does not exist."""
     return kind(
         f"There is no SQLite database {path or ':memory:'}.",
         rule=rule,
-        remedy="Correct the URL; sqlite:////x has an absolute path, sqlite:///x one in the working directory.",
+        remedy="Check the path in the URL: sqlite:////x is absolute, sqlite:///x relative to the working directory.",
         path=path,
     )
 
 
 def open_engine(url: str, password: str | None = None) -> Any:
-    """Return an engine for a URL; PostgreSQL is spoken to by psycopg unless the URL says otherwise."""
+    """Return an engine for a URL; PostgreSQL uses psycopg unless the URL names another driver."""
     from sqlalchemy import create_engine
     from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
@@ -176,28 +180,28 @@ def open_engine(url: str, password: str | None = None) -> Any:
         return create_engine(parts)
     except (ImportError, NoSuchModuleError) as error:
         raise MissingPackage(
-            f"Nothing is installed that speaks to {url_without_credentials(url)}: {error}.",
-            rule="A database is read by a driver that SQLAlchemy knows.",
-            remedy='Install it; for PostgreSQL: pip install "floodmark[postgres]".',
+            f"No driver is installed for {url_without_credentials(url)}: {error}.",
+            rule="A database is read with a driver that SQLAlchemy supports.",
+            remedy='Install the driver; for PostgreSQL: pip install "floodmark[postgres]".',
         ) from error
     except (ArgumentError, ValueError):
         raise invalid_url_error() from None
 
 
 def _require_sqlite_file(database: str | None) -> None:
-    # SQLite would make a file that is not there, and say that it has no such table.
+    # SQLite would create a missing file and then report a missing table.
     if database and database != ":memory:" and not database.startswith("file:") and not Path(database).is_file():
-        rule = "Units are read from a database that is there before a plan is made."
+        rule = "The database of the units must exist before a plan is made."
         raise missing_sqlite_error(database, SecondaryInputFailed, rule)
 
 
 def url_without_credentials(url: str) -> str:
-    """Return the URL without user, password and query, to be shown in messages."""
+    """Return the URL without user, password and query, for messages."""
     scheme, _, rest = url.partition("://")
     return f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}"
 
 
-_AWAY: Final = (
+_UNREACHABLE_PHRASES: Final = (
     "connection refused",
     "could not connect",
     "could not translate host name",
@@ -218,53 +222,53 @@ _AWAY: Final = (
     "database is locked",
     "ssl syscall",
 )
-_REFUSED: Final = ("password", "authentication", "permission denied", "not permitted", "role", "access denied")
-_NO_TABLE: Final = ("no such table", "unknown database")
+_ACCESS_PHRASES: Final = ("password", "authentication", "permission denied", "not permitted", "role", "access denied")
+_NO_TABLE_PHRASES: Final = ("no such table", "unknown database")
 
 
 def source_error(error: BaseException, shown: str, secrets: tuple[str, ...] = ()) -> FloodmarkError:
-    """Return the error of what a driver said about a database.
+    """Translate an error of a database driver.
 
     >>> source_error(OSError("IO: connection refused"), "postgresql://db/shop").code
     'source-away'
     """
     state = _sqlstate(error)
-    said = _driver_message(error, secrets)
-    low = said.lower()
-    if state in ("42P01", "3F000", "3D000") or any(text in low for text in _NO_TABLE):
-        return unknown_table_error(said, shown)
+    message = _driver_message(error, secrets)
+    low = message.lower()
+    if state in ("42P01", "3F000", "3D000") or any(text in low for text in _NO_TABLE_PHRASES):
+        return unknown_table_error(message, shown)
     if (
         state.startswith("28")
         or state == "42501"
-        or (not state and _has_any(low, _REFUSED) and not _has_any(low, _AWAY))
+        or (not state and _has_any(low, _ACCESS_PHRASES) and not _has_any(low, _UNREACHABLE_PHRASES))
     ):
         return SourceRefused(
-            f"{shown} does not let the job read: {said}.",
-            rule="The user of the URL may connect, and may select from what is read.",
-            remedy="Correct the user, or the password that the source refers to; grant SELECT to the user.",
+            f"{shown} refuses access: {message}.",
+            rule="The user of the URL must be allowed to connect and to SELECT from the tables that are read.",
+            remedy="Check the user and the password secret, or grant SELECT to the user.",
         )
     if not state and "does not exist" in low and "database" in low:
-        return unknown_table_error(said, shown)
-    if state[:2] in ("08", "57", "53") or _has_any(low, _AWAY):
+        return unknown_table_error(message, shown)
+    if state[:2] in ("08", "57", "53") or _has_any(low, _UNREACHABLE_PHRASES):
         return SourceAway(
-            f"{shown} does not answer, or has stopped to: {said}.",
-            rule="A part is read whole or not at all.",
-            remedy="See whether the database runs and can be reached; the cell stays due and is read again.",
+            f"{shown} cannot be reached, or the connection was lost: {message}.",
+            rule="A range is read as a whole or not at all.",
+            remedy="Check that the database runs and is reachable. The range stays due; the next run reads it again.",
         )
     return SourceFailed(
-        f"{shown} cannot answer the query: {said}.",
-        rule="A source is read by SELECT, with its own conditions and those of the cell.",
-        remedy="Correct the table, the query, the condition or the type of the watermark.",
+        f"{shown} rejects the query: {message}.",
+        rule="A source is read by a SELECT with its own conditions and those of the cell.",
+        remedy="Check table, query, where and watermark_type of [source] against the database's message.",
         state=state,
     )
 
 
-def unknown_table_error(said: str, shown: str) -> UnknownTable:
-    """Return the error of a table or a database that is not there."""
+def unknown_table_error(message: str, shown: str) -> UnknownTable:
+    """Return the error for a missing table or database."""
     return UnknownTable(
-        f"{shown} has no such table: {said}.",
-        rule="Names are taken as they are written, upper and lower case; a dot is between a schema and its table.",
-        remedy="Correct the table or the URL.",
+        f"{shown} has no such table: {message}.",
+        rule="Names are case-sensitive; a dot separates a schema from its table.",
+        remedy='Set table to an existing table, such as "schema.name", and check the database in the URL.',
     )
 
 
@@ -273,20 +277,20 @@ def _has_any(text: str, words: tuple[str, ...]) -> bool:
 
 
 def _sqlstate(error: BaseException) -> str:
-    for one in (error, getattr(error, "orig", None)):
-        state = getattr(one, "sqlstate", None)
+    for source in (error, getattr(error, "orig", None)):
+        state = getattr(source, "sqlstate", None)
         if isinstance(state, str) and state.strip("\0"):
             return state
     return ""
 
 
 def _driver_message(error: BaseException, secrets: tuple[str, ...]) -> str:
-    """Return the first line of what was said; what a driver adds quotes the query, which is known."""
+    """Return the first line of a driver's message, with secrets masked; further lines only quote the query."""
     text = str(getattr(error, "orig", None) or error)
     for secret in secrets:
         text = text.replace(secret, "***") if secret else text
     lines = [line.strip() for line in text.splitlines() if line.strip()] or [type(error).__name__]
     line = lines[0]
-    for mark in ("ERROR:", "FATAL:"):
-        line = line.partition(mark)[2].strip() or line
+    for prefix in ("ERROR:", "FATAL:"):
+        line = line.partition(prefix)[2].strip() or line
     return line.rstrip(".")[:500]

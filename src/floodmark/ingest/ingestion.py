@@ -1,8 +1,8 @@
-"""The jobs of a home, and a run from its plan to its end.
+"""The jobs of a home, and how a job is run.
 
-`Ingestion` answers what jobs have read, starts runs, and does what people ask for (backfill, retry, edit, undo).
-`run_job` plans a job and drives an executor: planned ranges in parallel, each failing for itself, under a lease that
-is kept alive.
+`Ingestion` reports what jobs have read, starts runs, and makes manual changes (backfill, retry, edit, undo). `run_job`
+plans a job and drives an executor: planned ranges run in parallel and fail independently, under a lease that a
+background thread renews.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -19,7 +19,7 @@ from sqlalchemy import Connection, select
 
 from floodmark.control import Home, Leases
 from floodmark.errors import FloodmarkError, InvalidOption, JobInvalid, LeaseLost, RangeInvalid
-from floodmark.ingest.calendar.ranges import Range, touches
+from floodmark.ingest.calendar.ranges import Range, overlaps
 from floodmark.ingest.job.job import Job, Landing, check_job
 from floodmark.ingest.job.options import secrets_in
 from floodmark.ingest.job.source import FilesSource, RestSource, SqlSource
@@ -61,13 +61,13 @@ from floodmark.ingest.store.tables import JOBS, UNITS
 
 
 class Ingestion:
-    """The jobs of a home. One run of a job goes on at a time; whatever changes what is known waits for its end.
+    """The jobs of a home. A job has at most one active run; manual changes are refused while it runs.
 
     >>> times = TimeWatermark("day", Bound.parse("2020-01-01", "UTC"), Bound.parse("P0D", "UTC"), Grid.plain("daily"))
     >>> job = Job("orders", "UTC", times)
     >>> with Home.open(clock=lambda: Bound.parse("2020-01-04", "UTC").at) as home:
     ...     jobs = Ingestion(home)
-    ...     run = jobs.start(job, owner="here")
+    ...     run = jobs.start(job, owner="etl-1")
     ...     is_due = run.failed(run.plan.rows[1], "timed out")
     ...     run.end()
     ...     [row.reason for row in jobs.plan(job).rows]
@@ -77,14 +77,14 @@ class Ingestion:
     __slots__ = ("_home", "_leases")
 
     def __init__(self, home: Home) -> None:
-        """Keep them in this home."""
+        """Use the jobs of this home."""
         self._home = home
         self._leases = Leases(home)
 
-    # What is known.
+    # Queries.
 
     def get(self, name: str) -> JobInfo:
-        """Return a job as it was last registered."""
+        """Return a job as last registered."""
         with self._home.read() as connection:
             return load_job_info(connection, name)
 
@@ -94,34 +94,34 @@ class Ingestion:
             return tuple(connection.execute(select(JOBS.c.name).order_by(JOBS.c.name)).scalars())
 
     def coverage(self, name: str) -> Coverage:
-        """Return what is known of all units that a job ever had; nothing for one that was never run."""
+        """Return the coverage of all units that a job ever had; empty for a job that never ran."""
         with self._home.read() as connection:
             return load_coverage(connection, name)
 
     def plan(self, job: Job, *, now: int | None = None, backfill: Range | None = None) -> Plan:
-        """Return what a run would read now, at another moment, or after a backfill was asked for. Changes nothing."""
+        """Return what a run would read now, at another time, or after a backfill. Changes nothing."""
         with self._home.read() as connection:
             coverage = load_coverage(connection, job.name)
             at = self._home.now(connection) if now is None else now
         if backfill is not None:
-            wanted = {unit.key: coverage.get(unit.key, UnitCoverage()) for unit in job.listed_units}
-            coverage = {**coverage, **{key: known.asked_for(backfill) for key, known in wanted.items()}}
+            listed = {unit.key: coverage.get(unit.key, UnitCoverage()) for unit in job.listed_units}
+            coverage = {**coverage, **{key: unit.with_backfill(backfill) for key, unit in listed.items()}}
         return plan(job, coverage, at)
 
     def complete_through(self, job: Job, *, now: int | None = None) -> int | None:
-        """Return up to when everything was read, of all units that are listed."""
+        """Return the time before which all listed units were read without gaps."""
         with self._home.read() as connection:
             at = self._home.now(connection) if now is None else now
             return complete_through(job, load_coverage(connection, job.name), at)
 
     def gaps(self, job: Job, *, now: int | None = None) -> tuple[Gap, ...]:
-        """Return what was not read that was to be read by now, and why not."""
+        """Return the ranges that should have been read by now and were not, with causes."""
         with self._home.read() as connection:
             at = self._home.now(connection) if now is None else now
             return find_gaps(job, load_coverage(connection, job.name), at)
 
     def status(self, job: Job, *, now: int | None = None) -> Status:
-        """Return how far a job has come, what is due, and who runs it."""
+        """Return the progress of a job, what is due, and its active and last runs."""
         with self._home.read() as connection:
             at = self._home.now(connection) if now is None else now
             coverage = load_coverage(connection, job.name)
@@ -146,45 +146,45 @@ class Ingestion:
             return load_runs(connection, name, limit)
 
     def attempts(self, name: str, run: int) -> tuple[Attempt, ...]:
-        """Return what a run has recorded."""
+        """Return the attempts of a run."""
         with self._home.read() as connection:
             return load_attempts(connection, name, run)
 
     def events(self, name: str, *, limit: int | None = None) -> tuple[JobEvent, ...]:
-        """Return what people, or changes of the job, have done to what is known; the newest first."""
+        """Return manual changes of a job and changes of its definition, the newest first."""
         with self._home.read() as connection:
             return load_events(connection, name, limit)
 
     def typical(self, name: str) -> TypicalCell:
-        """Return what a cell took on average."""
+        """Return the average rows and duration of a cell."""
         with self._home.read() as connection:
             return load_typical(connection, name)
 
     def lateness(self, name: str) -> dict[int, int]:
-        """Return how many rows were found how many calendar days after their own."""
+        """Return the counts of rows by how many calendar days after their own day they were found."""
         with self._home.read() as connection:
             return load_lateness(connection, name)
 
     def note_lateness(self, name: str, lateness: dict[int, int]) -> None:
-        """Count rows that were found late, if no run has said so."""
+        """Add counts of late rows that no run has recorded."""
         with self._home.write() as connection:
             load_job_info(connection, name)
             add_lateness(connection, name, lateness)
 
     def recommended_grace(self, name: str, *, share: float = 0.999) -> int | None:
-        """Return the days of grace that would have found such a share of the rows; None if none were counted."""
+        """Return the days of grace that would have found this fraction of the rows; None without counts."""
         return recommended_grace(self.lateness(name), share=share)
 
-    # What changes it.
+    # Changes.
 
     def register(self, job: Job, *, actor: str = "") -> JobInfo:
-        """Make a job known, or what it says now; what was read of it stays. Written down if it says something new."""
+        """Insert a job or update its definition; its coverage stays. A change is recorded as an event."""
         with exclusive_job_lease(self._home, job.name, actor or "register") as connection:
             register_job(connection, job, now=self._home.now(connection), actor=actor)
             return load_job_info(connection, job.name)
 
     def start(self, job: Job, *, owner: str, ttl: int = LEASE_TTL, now: int | None = None) -> Run:
-        """Begin a run, and plan it; refuse if one goes on. One that was silent for its `ttl` is overtaken."""
+        """Plan and start a run; raise `JobRunning` if one is active. A run without heartbeat for a TTL is replaced."""
         lease = take_job_lease(self._leases, job.name, owner, ttl)
         try:
             with self._home.write() as connection:
@@ -192,116 +192,127 @@ class Ingestion:
                 at = self._home.now(connection)
                 register_job(connection, job, now=at, actor=owner)
                 mark_overtaken_runs(connection, job.name, lease, at)
-            # Nobody else changes what is known, so no transaction has to wait for the plan.
+            # Planning needs no transaction: the lease keeps the coverage from changing.
             with self._home.read() as connection:
                 coverage = load_coverage(connection, job.name)
-            found = plan(job, coverage, at if now is None else now)
+            planned = plan(job, coverage, at if now is None else now)
             with self._home.write() as connection:
                 Leases.check(connection, lease)
-                number = add_run(connection, job, found, lease, at)
+                number = add_run(connection, job, planned, lease, at)
         except BaseException:
             self._leases.release(lease)
             raise
-        return Run(self._home, job, found, number, lease)
+        return Run(self._home, job, planned, number, lease)
 
     def backfill(
-        self, job: Job, what: Range, *, units: Collection[str] | None = None, actor: str, note: str = ""
+        self, job: Job, range_: Range, *, units: Collection[str] | None = None, actor: str, note: str = ""
     ) -> JobEvent:
-        """Have a range read again by the next runs, whatever was read of it; it does not move the frontier."""
+        """Make the next runs read a range again, whether it was read or not; this does not move the frontier."""
         with exclusive_job_lease(self._home, job.name, actor) as connection:
             now = self._home.now(connection)
             register_job(connection, job, now=self._home.now(connection), actor=actor)
             reach = job.reach(now)
-            if not reach.lo <= what.lo < what.hi <= reach.hi:
+            if not reach.lo <= range_.lo < range_.hi <= reach.hi:
                 raise RangeInvalid(
-                    f"The backfill is from {job.shown(what.lo)} to {job.shown(what.hi)}.",
+                    f"The backfill is from {job.shown(range_.lo)} to {job.shown(range_.hi)}.",
                     rule=f"The job reads from {job.shown(reach.lo)} to {job.shown(reach.hi)}.",
-                    remedy="Name a range within; to read what is older, move `from` back.",
-                    lo=what.lo,
-                    hi=what.hi,
+                    remedy="Choose a range within that; to read older data, set an earlier `from`.",
+                    lo=range_.lo,
+                    hi=range_.hi,
                 )
             keys = [unit.key for unit in job.listed_units] if units is None else list(units)
-            changed = change_coverage(connection, job.name, keys, lambda _: lambda known: known.asked_for(what))
+            changed = change_coverage(
+                connection, job.name, keys, lambda _: lambda coverage: coverage.with_backfill(range_)
+            )
             if job.described()["mode"] == "append" and any(
-                touches(before.everything, *what) for before, _ in changed.values()
+                overlaps(before.everything, *range_) for before, _ in changed.values()
             ):
                 raise JobInvalid(
-                    f"The job {job.name!r} appends, and has read something from {job.shown(what.lo)} to "
-                    f"{job.shown(what.hi)} already.",
-                    rule="What is read again replaces what was there, or is merged with it.",
-                    remedy="Set the target's mode to replace or merge.",
+                    f"The job {job.name!r} has the mode append, and has already read data from "
+                    f"{job.shown(range_.lo)} to {job.shown(range_.hi)}.",
+                    rule="Reading a range again needs the mode replace or merge; append would duplicate its rows.",
+                    remedy='Set mode = "replace" or mode = "merge" in [target].',
                     job=job.name,
                 )
-            details = {"lo": what.lo, "hi": what.hi, "units": len(keys) if units is None else keys, "note": note}
+            details = {"lo": range_.lo, "hi": range_.hi, "units": len(keys) if units is None else keys, "note": note}
             return add_event(connection, job.name, "backfill", actor, details, now)
 
     def retry(
-        self, name: str, what: Range | None = None, *, units: Collection[str] | None = None, actor: str, note: str = ""
+        self,
+        name: str,
+        range_: Range | None = None,
+        *,
+        units: Collection[str] | None = None,
+        actor: str,
+        note: str = "",
     ) -> int:
-        """Let what has failed, also what is in quarantine, be tried again from zero; return how many ranges it was."""
-        bounds = what or Range(-(2**63), 2**63 - 1)
+        """Reset the attempts of failed and quarantined ranges, so that the next run tries them; return how many."""
+        bounds = range_ or Range(-(2**63), 2**63 - 1)
         with exclusive_job_lease(self._home, name, actor) as connection:
             load_job_info(connection, name)
             keys = _unit_keys(connection, name, units)
-            changed = change_coverage(connection, name, keys, lambda _: lambda known: known.released(bounds))
-            many = sum(
-                one.attempts > 0 and touches([one.range], *bounds)
-                for before, _ in changed.values()
-                for one in before.failures
+            changed = change_coverage(
+                connection, name, keys, lambda _: lambda coverage: coverage.with_attempts_reset(bounds)
             )
-            details = {"range": what, "units": "all" if units is None else keys, "failures": many, "note": note}
+            count = sum(
+                failure.attempts > 0 and overlaps([failure.range], *bounds)
+                for before, _ in changed.values()
+                for failure in before.failures
+            )
+            details = {"range": range_, "units": "all" if units is None else keys, "failures": count, "note": note}
             add_event(connection, name, "retry", actor, details, self._home.now(connection))
-        return many
+        return count
 
     def edit(
         self,
         name: str,
-        what: Range,
+        range_: Range,
         *,
         covered: bool,
         units: Collection[str] | None = None,
         actor: str,
         note: str = "",
     ) -> JobEvent:
-        """Say that a range was read, or that it was not, without reading it. Written down, and can be undone."""
-        if what.lo >= what.hi:
+        """Record a range as read or as not read, without reading it. The edit is an event and can be undone."""
+        if range_.lo >= range_.hi:
             raise RangeInvalid(
-                f"The range goes from {what.lo} to {what.hi}.",
-                rule="It ends after it begins.",
-                remedy="Swap them.",
-                lo=what.lo,
-                hi=what.hi,
+                f"The range is from {range_.lo} to {range_.hi}.",
+                rule="A range must end after it starts.",
+                remedy="Swap the two ends, or choose a later end.",
+                lo=range_.lo,
+                hi=range_.hi,
             )
         with exclusive_job_lease(self._home, name, actor) as connection:
             load_job_info(connection, name)
             keys = _unit_keys(connection, name, units)
             changed = change_coverage(
-                connection, name, keys, lambda _: lambda known: known.edited(what, is_covered=covered)
+                connection, name, keys, lambda _: lambda coverage: coverage.edited(range_, is_covered=covered)
             )
-            old = {key: coverage_before_edit(before, what) for key, (before, _) in changed.items()}
-            details = {"lo": what.lo, "hi": what.hi, "covered": covered, "before": old, "note": note}
+            old = {key: coverage_before_edit(before, range_) for key, (before, _) in changed.items()}
+            details = {"lo": range_.lo, "hi": range_.hi, "covered": covered, "before": old, "note": note}
             return add_event(connection, name, "edit", actor, details, self._home.now(connection))
 
     def undo(self, name: str, event: int, *, actor: str, note: str = "") -> JobEvent:
-        """Take an edit back, unless something has changed its range since."""
+        """Undo an edit; raise `Conflict` if its range has changed since."""
         with exclusive_job_lease(self._home, name, actor) as connection:
-            found = next((one for one in load_events(connection, name) if one.event == event), None)
-            taken = {one.details["event"] for one in load_events(connection, name) if one.kind == "undo"}
-            if found is None or found.kind != "edit" or event in taken:
+            events = load_events(connection, name)
+            edit = next((candidate for candidate in events if candidate.event == event), None)
+            undone = {candidate.details["event"] for candidate in events if candidate.kind == "undo"}
+            if edit is None or edit.kind != "edit" or event in undone:
                 raise InvalidOption(
-                    f"The event {event} of {name!r} is no edit that could be undone.",
-                    rule="Each edit can be undone once.",
-                    remedy="Look at the events of the job.",
+                    f"The event {event} of {name!r} is not an edit, or is already undone.",
+                    rule="Only an edit can be undone, and only once.",
+                    remedy=f"Choose an event of the kind edit from `floodmark ingest history {name} --events`.",
                     job=name,
                     event=event,
                 )
-            what, before = Range(found.details["lo"], found.details["hi"]), found.details["before"]
-            covered = found.details["covered"]
+            range_, before = Range(edit.details["lo"], edit.details["hi"]), edit.details["before"]
+            covered = edit.details["covered"]
 
-            def back(key: str) -> Callable[[UnitCoverage], UnitCoverage]:
-                return lambda known: undo_edit(known, what, before[key], is_covered=covered)
+            def undo_in(key: str) -> Callable[[UnitCoverage], UnitCoverage]:
+                return lambda coverage: undo_edit(coverage, range_, before[key], is_covered=covered)
 
-            change_coverage(connection, name, list(before), back)
+            change_coverage(connection, name, list(before), undo_in)
             details = {"event": event, "note": note}
             return add_event(connection, name, "undo", actor, details, self._home.now(connection))
 
@@ -309,17 +320,17 @@ class Ingestion:
 def _unit_keys(connection: Connection, name: str, units: Collection[str] | None) -> list[str]:
     if units is not None:
         return list(units)
-    wanted = select(UNITS.c.unit_key).where(UNITS.c.job == name, UNITS.c.retired_at.is_(None))
-    return list(connection.execute(wanted).scalars())
+    query = select(UNITS.c.unit_key).where(UNITS.c.job == name, UNITS.c.retired_at.is_(None))
+    return list(connection.execute(query).scalars())
 
 
 _SHORTEST_SECRET: Final = 4
-"""Shorter ones are not looked for in errors: they would blot out words."""
+"""Shorter secrets are not masked in errors, because they also match ordinary words."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """What a run has done."""
+    """The result of a run."""
 
     job: str
     run: int
@@ -327,13 +338,13 @@ class RunResult:
     succeeded: int
     failed: int
     rows: int
-    """Rows that were landed, as far as the executor has counted them."""
+    """Landed rows, as far as the executor counted them."""
     errors: tuple[str, ...]
-    """The first few of what went wrong, each once."""
+    """The first few distinct errors."""
 
     @property
     def is_whole(self) -> bool:
-        """Whether all that was planned has succeeded."""
+        """Whether all planned ranges succeeded."""
         return self.succeeded == self.planned
 
 
@@ -346,13 +357,13 @@ class _Tally:
 
 
 def check_runnable(job: Job) -> None:
-    """Refuse a job that does not say where rows come from and where they go; it can only be planned."""
+    """Raise `InvalidOption` if a job has no source or no target: it can be planned but not run."""
     for name, kinds in (("source", (SqlSource, FilesSource, RestSource)), ("target", (Landing,))):
         if not isinstance(getattr(job, name), kinds):
             raise InvalidOption(
                 f"The job {job.name!r} names no {name}.",
-                rule="A job that is run says where rows come from and where they go.",
-                remedy=f"Add [{name}] to its file. A properties file has none: write it as TOML (job_text does).",
+                rule="A job needs a source and a target to be run.",
+                remedy=f"Add [{name}] to its file; convert a properties file to TOML first, for example with job_text.",
                 job=job.name,
                 option=name,
             )
@@ -369,14 +380,17 @@ def run_job(
     ttl: int = LEASE_TTL,
     on_row: Callable[[Run, RangeOutcome], None] | None = None,
 ) -> RunResult:
-    """Plan a job, and extract and land what is due; a row that fails fails alone, and the others go on.
+    """Plan a job, then extract and land what is due; ranges fail independently of each other.
 
-    `on_row` is told of each row when it is recorded, and what became of it. If the run is overtaken, `LeaseLost` is
-    raised: what was recorded stays, and nothing more is.
+    `on_row` is called with the outcome of each range after it is recorded. Raises `LeaseLost` if another run replaces
+    this one: recorded outcomes stay, and no more are recorded.
     """
     if workers < 1:
         raise InvalidOption(
-            f"There are {workers} workers.", rule="There is at least one.", remedy="Give 1 or more.", option="workers"
+            f"workers is {workers}.",
+            rule="A run needs at least one worker.",
+            remedy="Set workers to 1 or more.",
+            option="workers",
         )
     tally = _Tally()
     with jobs.start(job, owner=owner, ttl=ttl) as run:
@@ -386,7 +400,7 @@ def run_job(
                 if error is None:
                     run.succeeded(row, rows=landed.rows, took=took, lateness=landed.lateness)
                 elif not run.failed(row, error, took=took):
-                    error = None  # noqa: PLW2901 - it was landed all the same
+                    error = None  # noqa: PLW2901 - this run has adopted the range, so it is landed
                 if error is None:
                     tally.succeeded += 1
                     tally.rows += landed.rows or 0
@@ -404,64 +418,64 @@ def run_job(
 def _land_all(
     run: Run, executor: Executor, workers: int
 ) -> Iterator[tuple[PlannedRange, LandingResult, str | None, int]]:
-    """Give each row as it is done. No more rows are begun than there are workers."""
-    rest = iter(run.plan.rows)
+    """Yield each range with its result as it completes; at most `workers` ranges are in progress."""
+    remaining = iter(run.plan.rows)
     with ThreadPoolExecutor(workers, "floodmark-ingest") as pool:
-        open_: set[Future[tuple[PlannedRange, LandingResult, str | None, int]]] = set()
+        pending: set[Future[tuple[PlannedRange, LandingResult, str | None, int]]] = set()
         while True:
-            open_ |= {pool.submit(_land, run, executor, row) for row in islice(rest, workers - len(open_))}
-            if not open_:
+            pending |= {pool.submit(_land, run, executor, row) for row in islice(remaining, workers - len(pending))}
+            if not pending:
                 return
-            done, open_ = wait(open_, return_when=FIRST_COMPLETED)
-            for one in done:
-                yield one.result()
+            done, pending = wait(pending, return_when=FIRST_COMPLETED)
+            for future in done:
+                yield future.result()
 
 
 def _land(run: Run, executor: Executor, row: PlannedRange) -> tuple[PlannedRange, LandingResult, str | None, int]:
-    begun = perf_counter_ns()
-    landed, said = LandingResult(), None
+    started = perf_counter_ns()
+    landed, message = LandingResult(), None
     try:
         landed = executor.land(run, row)
     except Exception as error:
-        said = without_secrets(_error_text(error), run.job)
-    return row, landed, said, (perf_counter_ns() - begun) // 1000
+        message = without_secrets(_error_text(error), run.job)
+    return row, landed, message, (perf_counter_ns() - started) // 1000
 
 
 def without_secrets(text: str, job: Job) -> str:
-    """Return a text without the secrets that a job refers to: drivers and servers repeat what they were given."""
-    known = [job.source, job.target, None if job.units is None else job.units.secondary]
-    for secret in secrets_in(known):
+    """Mask the secrets of a job in a text: errors of drivers and servers may contain them."""
+    specs = [job.source, job.target, None if job.units is None else job.units.secondary]
+    for secret in secrets_in(specs):
         try:
             value = secret.value()
         except FloodmarkError:
             continue
-        for one in (value, *_passwords_in(value)):
-            if len(one) >= _SHORTEST_SECRET:
-                text = text.replace(one, "***")
+        for confidential in (value, *_passwords_in(value)):
+            if len(confidential) >= _SHORTEST_SECRET:
+                text = text.replace(confidential, "***")
     return text
 
 
 def _passwords_in(url: str) -> Iterator[str]:
-    """Give the password of a URL, as it is written there and as it is meant.
+    """Yield the password of a URL, as written and percent-decoded.
 
     >>> list(_passwords_in("postgresql://ann:p%40ss@db/shop"))
     ['p%40ss', 'p@ss']
     """
     if "://" in url:
-        written = url.partition("://")[2].rpartition("@")[0].partition(":")[2]
-        yield from (written, unquote(written)) if written else ()
+        password = url.partition("://")[2].rpartition("@")[0].partition(":")[2]
+        yield from (password, unquote(password)) if password else ()
 
 
 def _error_text(error: Exception) -> str:
-    said = str(error).strip()
+    message = str(error).strip()
     if isinstance(error, FloodmarkError):
-        return said
-    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+        return message
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 @contextmanager
 def _renewing_lease(run: Run, ttl: int) -> Iterator[None]:
-    """Renew the lease in the background. If it is lost all the same, the next row that is recorded says so."""
+    """Renew the lease in a background thread. If it is lost, recording the next outcome raises `LeaseLost`."""
     ended = Event()
 
     def renew() -> None:
@@ -471,7 +485,7 @@ def _renewing_lease(run: Run, ttl: int) -> Iterator[None]:
             except LeaseLost:
                 return
             except FloodmarkError:
-                continue  # the home is busy or away: there is time for another try
+                continue  # the store is busy or unreachable: retry before the lease expires
 
     thread = Thread(target=renew, name="floodmark-ingest-lease", daemon=True)
     thread.start()

@@ -1,4 +1,4 @@
-"""A run of a job: it holds the job's lease, knows its plan, and records outcomes; and the executor that it drives."""
+"""A run of a job, which holds the job's lease and records the outcomes of its plan; and the executor protocol."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,11 +24,11 @@ from floodmark.ingest.store.coverage import CoverageChange, add_lateness, change
 from floodmark.ingest.store.tables import ATTEMPTS, RUNS
 
 LEASE_TTL: Final = 60_000_000
-"""How long a run may be silent, in microseconds, before another may take its place."""
+"""The lease of a run expires this many microseconds after its last heartbeat; then another run may start."""
 
 _LONGEST_ERROR: Final = 2_000
 
-# What was adopted may be recorded once more by its own row.
+# An adopted range may be recorded again when its planned range ends.
 _UPSERT_ATTEMPT: Final = text(
     "INSERT INTO ingest_attempt (job, run, unit, lo, hi, reason, state, row_count, took, error, at) "
     "VALUES (:job, :run, :unit, :lo, :hi, :reason, :state, :row_count, :took, :error, :at) "
@@ -40,25 +40,25 @@ _UPSERT_ATTEMPT: Final = text(
 
 @dataclass(frozen=True, slots=True)
 class RangeOutcome:
-    """What became of a row of a plan."""
+    """The outcome of a planned range."""
 
     row: PlannedRange
     error: str | None = None
-    """None if it was read and landed."""
+    """None if the range was read and landed."""
     rows: int | None = None
     took: int | None = None
     """Microseconds."""
     lateness: Mapping[int, int] | None = None
-    """How many rows were first found so many calendar days after their own."""
+    """Counts of rows by how many calendar days after their own day they were first found."""
 
 
 class Run:
-    """A run that goes on. It must `renew` within a minute, or record something; else another may take its place.
+    """An active run. It must `renew` or record an outcome within its lease's TTL, or another run may replace it.
 
     >>> times = TimeWatermark("day", Bound.parse("2020-01-01", "UTC"), Bound.parse("P0D", "UTC"), Grid.plain("daily"))
     >>> job = Job("orders", "UTC", times)
     >>> with Home.open(clock=lambda: Bound.parse("2020-01-03", "UTC").at) as home:
-    ...     with Ingestion(home).start(job, owner="here") as run:
+    ...     with Ingestion(home).start(job, owner="etl-1") as run:
     ...         for row in run.plan.rows:
     ...             run.succeeded(row, rows=7)
     ...     job.shown(Ingestion(home).complete_through(job))
@@ -82,33 +82,33 @@ class Run:
 
     @property
     def token(self) -> int:
-        """What fences it: a later run has a higher one. A landed table may carry it."""
+        """The fencing token of the lease: a later run has a higher one."""
         return self._lease.token
 
     @property
     def owner(self) -> str:
-        """Who runs it."""
+        """The owner of the lease."""
         return self._lease.owner
 
     @property
     def home(self) -> Home:
-        """Where it is recorded."""
+        """The home that stores the run."""
         return self._home
 
     @property
     def unrecorded(self) -> tuple[PlannedRange, ...]:
-        """What was planned and is not recorded yet."""
+        """The planned ranges without a recorded outcome."""
         with self._lock:
             return tuple(self._open.values())
 
     def renew(self) -> None:
-        """Say that it still goes on, or raise `LeaseLost`."""
-        begun = monotonic()
+        """Send a heartbeat for the lease, or raise `LeaseLost`."""
+        started = monotonic()
         self._lease = self._leases.renew(self._lease)
-        self._renewed = begun
+        self._renewed = started
 
     def check(self, connection: Connection) -> None:
-        """Raise `LeaseLost` if another run has taken its place; else none can before this transaction ends."""
+        """Raise `LeaseLost` if another run has replaced this one; otherwise none can until this transaction ends."""
         Leases.check(connection, self._lease)
 
     def succeeded(
@@ -119,42 +119,47 @@ class Run:
         took: int | None = None,
         lateness: Mapping[int, int] | None = None,
     ) -> None:
-        """Record that a row of the plan was read, and landed."""
+        """Record that a planned range was read and landed."""
         self.record([RangeOutcome(row, None, rows, took, lateness)])
 
     def failed(self, row: PlannedRange, error: str, *, took: int | None = None) -> bool:
-        """Record that a row of the plan could not be read or landed. It stays due.
+        """Record that a planned range could not be read or landed; it stays due.
 
-        Return False if this run has adopted it: then it is landed all the same, and not due.
+        Return False if this run has adopted the range: then it counts as landed and is not due.
         """
         return not self.record([RangeOutcome(row, error, None, took)])
 
     def record(self, outcomes: Iterable[RangeOutcome]) -> tuple[PlannedRange, ...]:
-        """Record what became of rows of the plan, all in one transaction; or raise `LeaseLost` and record nothing.
+        """Record outcomes of planned ranges in one transaction, or raise `LeaseLost` and record nothing.
 
-        Each row is recorded once; another that was not planned is refused. Those that this run has adopted are
-        returned: they count as landed whatever is said of them here, which adds only what it took.
+        A range that is not planned, or already recorded, raises `NotPlanned`. The ranges that this run has adopted are
+        returned: they count as landed whatever their outcome is here, which only adds the rows and the duration.
         """
-        given = list(outcomes)
+        batch = list(outcomes)
         with self._lock:
-            self._check_planned(given)
+            self._check_planned(batch)
             if monotonic() - self._renewed > self._lease.ttl / 3e6:
                 self.renew()
             with self._home.write() as connection:
-                now = self._begin(connection)
-                numbers = unit_numbers(connection, self.job.name, {one.row.unit.key for one in given})
-                adopted = self._adopted(connection, numbers)
+                now = self._check_and_now(connection)
+                numbers = unit_numbers(connection, self.job.name, {outcome.row.unit.key for outcome in batch})
+                adopted = self._adopted_ranges(connection, numbers)
                 by_unit: dict[str, list[RangeOutcome]] = {}
-                again: list[RangeOutcome] = []
-                for outcome in given:
+                already_adopted: list[RangeOutcome] = []
+                for outcome in batch:
                     key = outcome.row.unit.key
-                    (again if (key, outcome.row.range) in adopted else by_unit.setdefault(key, [])).append(outcome)
-                change_coverage(connection, self.job.name, by_unit, lambda key: self._change(by_unit[key], now))
-                told = [one for one in again if one.error is None]
-                self._note(connection, numbers, [*(one for some in by_unit.values() for one in some), *told], now)
-            for outcome in given:
+                    (already_adopted if (key, outcome.row.range) in adopted else by_unit.setdefault(key, [])).append(
+                        outcome
+                    )
+                change_coverage(
+                    connection, self.job.name, by_unit, lambda key: self._coverage_change(by_unit[key], now)
+                )
+                attempts = [outcome for unit_outcomes in by_unit.values() for outcome in unit_outcomes]
+                attempts += [outcome for outcome in already_adopted if outcome.error is None]
+                self._insert_attempts(connection, numbers, attempts, now)
+            for outcome in batch:
                 del self._open[outcome.row.unit.key, outcome.row.range]
-        return tuple(outcome.row for outcome in again)
+        return tuple(outcome.row for outcome in already_adopted)
 
     def adopt(
         self,
@@ -165,38 +170,41 @@ class Run:
         reason: Reason = "gap",
         connection: Connection | None = None,
     ) -> None:
-        """Record that a range is landed before its row is recorded, if it ever is.
+        """Record that a range is landed, before or without the outcome of its planned range.
 
-        That is one that an earlier run has landed, and died before it could say so; or one of this run, recorded by
-        the very transaction that lands it: then that is the `connection`.
+        Two cases need this: an earlier run landed the range and crashed before it recorded that; or this run records
+        the range in the transaction that lands it, which is then passed as `connection`.
         """
-        with self._writing(connection) as writing:
-            now = self._begin(writing)
+        with self._write_transaction(connection) as transaction:
+            now = self._check_and_now(transaction)
             outcome = RangeOutcome(PlannedRange(unit, done, done, reason, (reason,)), None, rows)
-            change_coverage(writing, self.job.name, [unit.key], lambda _: self._change([outcome], now))
-            numbers = unit_numbers(writing, self.job.name, [unit.key])
-            self._note(writing, numbers, [outcome], now, state="adopted")
+            change_coverage(transaction, self.job.name, [unit.key], lambda _: self._coverage_change([outcome], now))
+            numbers = unit_numbers(transaction, self.job.name, [unit.key])
+            self._insert_attempts(transaction, numbers, [outcome], now, state="adopted")
 
     def disown(self, unit: Unit, done: Range) -> None:
-        """Record that what this run has adopted was not landed after all. It is due."""
+        """Undo `adopt` for a range that was not landed after all; the range is due again."""
         with self._home.write() as connection:
-            self._begin(connection)
+            self._check_and_now(connection)
             change_coverage(
-                connection, self.job.name, [unit.key], lambda _: lambda known: known.edited(done, is_covered=False)
+                connection,
+                self.job.name,
+                [unit.key],
+                lambda _: lambda coverage: coverage.edited(done, is_covered=False),
             )
             number = unit_numbers(connection, self.job.name, [unit.key])[unit.key]
-            ours = (ATTEMPTS.c.job == self.job.name, ATTEMPTS.c.run == self.number)
-            here = (ATTEMPTS.c.unit == number, ATTEMPTS.c.lo == done.lo, ATTEMPTS.c.state == "adopted")
-            connection.execute(delete(ATTEMPTS).where(*ours, *here))
+            of_run = (ATTEMPTS.c.job == self.job.name, ATTEMPTS.c.run == self.number)
+            of_range = (ATTEMPTS.c.unit == number, ATTEMPTS.c.lo == done.lo, ATTEMPTS.c.state == "adopted")
+            connection.execute(delete(ATTEMPTS).where(*of_run, *of_range))
 
     def end(self, state: Literal["done", "failed"] = "done") -> None:
-        """End it, and let others run the job. What was not recorded stays due."""
+        """End the run and release the lease. Ranges without a recorded outcome stay due."""
         if self._is_ended:
             return
         with self._home.write() as connection:
-            now = self._begin(connection)
-            ended = update(RUNS).where(RUNS.c.job == self.job.name, RUNS.c.run == self.number)
-            connection.execute(ended.values(state=state, ended_at=now))
+            now = self._check_and_now(connection)
+            statement = update(RUNS).where(RUNS.c.job == self.job.name, RUNS.c.run == self.number)
+            connection.execute(statement.values(state=state, ended_at=now))
         self._is_ended = True
         self._leases.release(self._lease)
 
@@ -212,63 +220,63 @@ class Run:
         try:
             self.end("failed")
         except Exception as second:
-            # What went wrong first says more.
+            # Keep the first error as the one that is raised.
             assert error is not None
-            error.add_note(f"The run could not be ended either: {second}")
+            error.add_note(f"Ending the run failed too: {second}")
 
     def __repr__(self) -> str:
         return f"Run({self.job.name!r}, {self.number})"
 
     @contextmanager
-    def _writing(self, connection: Connection | None) -> Iterator[Connection]:
+    def _write_transaction(self, connection: Connection | None) -> Iterator[Connection]:
         if connection is not None:
             yield connection
             return
         with self._home.write() as own:
             yield own
 
-    def _begin(self, connection: Connection) -> int:
+    def _check_and_now(self, connection: Connection) -> int:
         self.check(connection)
         return self._home.now(connection)
 
-    def _adopted(self, connection: Connection, numbers: Mapping[str, int]) -> set[tuple[str, Range]]:
-        """Return what this run has adopted of some units."""
+    def _adopted_ranges(self, connection: Connection, numbers: Mapping[str, int]) -> set[tuple[str, Range]]:
+        """Return the (unit key, range) pairs of these units that this run has adopted."""
         keys = {number: key for key, number in numbers.items()}
-        ours = (ATTEMPTS.c.job == self.job.name, ATTEMPTS.c.run == self.number, ATTEMPTS.c.state == "adopted")
-        wanted = select(ATTEMPTS.c.unit, ATTEMPTS.c.lo, ATTEMPTS.c.hi).where(*ours)
-        return {(keys[unit], Range(lo, hi)) for unit, lo, hi in connection.execute(wanted) if unit in keys}
+        adopted = (ATTEMPTS.c.job == self.job.name, ATTEMPTS.c.run == self.number, ATTEMPTS.c.state == "adopted")
+        query = select(ATTEMPTS.c.unit, ATTEMPTS.c.lo, ATTEMPTS.c.hi).where(*adopted)
+        return {(keys[unit], Range(lo, hi)) for unit, lo, hi in connection.execute(query) if unit in keys}
 
     def _check_planned(self, outcomes: list[RangeOutcome]) -> None:
         seen = set()
         for outcome in outcomes:
-            place = outcome.row.unit.key, outcome.row.range
-            if place not in self._open or place in seen:
+            key = outcome.row.unit.key, outcome.row.range
+            if key not in self._open or key in seen:
                 raise NotPlanned(
-                    f"The run {self.number} of {self.job.name!r} has nothing open from "
+                    f"The run {self.number} of {self.job.name!r} has no open range from "
                     f"{self.job.shown(outcome.row.range.lo)} to {self.job.shown(outcome.row.range.hi)} of the unit "
                     f"{outcome.row.unit.key}.",
-                    rule="A run records each row of its plan once, whole.",
-                    remedy="Pass a row of Run.plan that was not recorded yet.",
+                    rule="A run records the outcome of each planned range once.",
+                    remedy="Pass a range of Run.unrecorded.",
                     job=self.job.name,
                     run=self.number,
                     unit=outcome.row.unit.key,
                 )
-            seen.add(place)
+            seen.add(key)
 
-    def _change(self, outcomes: list[RangeOutcome], now: int) -> CoverageChange:
+    def _coverage_change(self, outcomes: list[RangeOutcome], now: int) -> CoverageChange:
         zone, abstinence = zone_of(self.job.zone), self.job.time.abstinence_days
 
-        def change(known: UnitCoverage) -> UnitCoverage:
+        def change(coverage: UnitCoverage) -> UnitCoverage:
             for outcome in outcomes:
                 if outcome.error is None:
-                    known = known.succeeded(outcome.row.range, now, zone=zone, abstinence_days=abstinence)
+                    coverage = coverage.succeeded(outcome.row.range, now, zone=zone, abstinence_days=abstinence)
                 else:
-                    known = known.failed(outcome.row.range, now, _storable_error(outcome.error))
-            return known
+                    coverage = coverage.failed(outcome.row.range, now, _storable_error(outcome.error))
+            return coverage
 
         return change
 
-    def _note(
+    def _insert_attempts(
         self,
         connection: Connection,
         numbers: Mapping[str, int],
@@ -279,13 +287,13 @@ class Run:
     ) -> None:
         if not outcomes:
             return
-        connection.execute(_UPSERT_ATTEMPT, [self._noted(numbers, outcome, now, state) for outcome in outcomes])
-        late: Counter[int] = Counter()
+        connection.execute(_UPSERT_ATTEMPT, [self._attempt_row(numbers, outcome, now, state) for outcome in outcomes])
+        lateness: Counter[int] = Counter()
         for outcome in outcomes:
-            late.update(outcome.lateness or {})
-        add_lateness(connection, self.job.name, late)
+            lateness.update(outcome.lateness or {})
+        add_lateness(connection, self.job.name, lateness)
 
-    def _noted(self, numbers: Mapping[str, int], outcome: RangeOutcome, now: int, state: str) -> dict[str, Any]:
+    def _attempt_row(self, numbers: Mapping[str, int], outcome: RangeOutcome, now: int, state: str) -> dict[str, Any]:
         return {
             "job": self.job.name,
             "run": self.number,
@@ -302,12 +310,12 @@ class Run:
 
 
 def _storable_error(error: str) -> str:
-    return replace_unstorable(error)[:_LONGEST_ERROR] or "no reason was given"
+    return replace_unstorable(error)[:_LONGEST_ERROR] or "no error message"
 
 
 @dataclass(frozen=True, slots=True)
 class LandingResult:
-    """What became of a row of a plan that was extracted and landed.
+    """The result of landing a planned range.
 
     >>> LandingResult(rows=12).lateness is None
     True
@@ -315,31 +323,28 @@ class LandingResult:
 
     rows: int | None = None
     lateness: Mapping[int, int] | None = None
-    """How many rows were first found so many calendar days after their own."""
+    """Counts of rows by how many calendar days after their own day they were first found."""
 
 
 class Executor(Protocol):
-    """Extracts and lands. It may be called from several threads at once, with different rows of one run."""
+    """Extracts and lands planned ranges. `land` is called from several threads at once, with different ranges."""
 
     def prepare(self, run: Run) -> None:
-        """Look, before anything is extracted, whether an earlier run has landed what it could not record any more.
-
-        Such ranges are given to `run.adopt`.
-        """
+        """Before any extraction, pass ranges that an earlier run landed but did not record to `run.adopt`."""
 
     def land(self, run: Run, row: PlannedRange) -> LandingResult:
-        """Extract `row.range` of `row.unit`, whole, and land it so that doing it again changes nothing.
+        """Extract `row.range` of `row.unit` and land it as a whole; landing it again must be idempotent.
 
-        What is landed carries `run.token`: what an overtaken run does later must not count. Whatever is raised fails
-        this row alone, and it stays due.
+        The commit is fenced by `run.token`, so that a replaced run cannot land later. An exception fails only this
+        range, which stays due.
         """
         ...
 
     def finish(self, run: Run) -> None:
-        """Do what comes after all rows: each is recorded, and the run has not ended. Also if some have failed.
+        """Called after the outcomes of all ranges are recorded, including failures, and before the run ends.
 
-        What is raised here fails the run, and none of its rows.
+        An exception fails the run but none of its ranges.
         """
 
     def close(self) -> None:
-        """Let go of what it holds."""
+        """Release resources."""

@@ -19,34 +19,33 @@ from floodmark.ingest.job.unit import INPUT_FORMATS, SecondaryInput, Unit, compi
 
 
 def read_units(secondary: SecondaryInput, environment: Mapping[str, str] | None = None) -> tuple[Unit, ...]:
-    """Return the units that a secondary input gives now, in the order of their keys.
-
-    The order is that of the keys, because a table gives its rows in any.
-    """
-    found: dict[str, Unit] = {}
+    """Read the units of a secondary input, sorted by key because a table has no order."""
+    units: dict[str, Unit] = {}
     for row in filter_rows(_input_rows(secondary, environment), secondary):
         unit = Unit.of(row)
-        if unit.key in found and not secondary.distinct:
-            raise duplicate_unit_error(unit, "Write distinct = true if one of them is enough, or choose more fields.")
-        found[unit.key] = unit
-        if len(found) > secondary.most:
+        if unit.key in units and not secondary.distinct:
+            raise duplicate_unit_error(
+                unit, "Set distinct = true to drop duplicates, or add fields that tell the units apart."
+            )
+        units[unit.key] = unit
+        if len(units) > secondary.most:
             raise UnitsInvalid(
-                f"There are more than {secondary.most} units.",
-                rule="A secondary input gives a bounded number of units.",
-                remedy="Filter it, or raise most if so many are meant.",
+                f"The secondary input has more than {secondary.most} units.",
+                rule="The number of units is limited by `most`.",
+                remedy="Add filters, or set a larger `most` in [units.input].",
                 most=secondary.most,
             )
-    if not found and not secondary.may_be_empty:
+    if not units and not secondary.may_be_empty:
         raise SecondaryInputFailed(
-            "The secondary input gives no units.",
-            rule="Without units every unit would count as retired.",
-            remedy="See what it reads and filters; write may_be_empty = true if that is as it should be.",
+            "The secondary input has no units.",
+            rule="An empty list would retire all units of the job.",
+            remedy="Check path and filters of [units.input]; set may_be_empty = true if no units are expected.",
         )
-    return tuple(found[key] for key in sorted(found))
+    return tuple(units[key] for key in sorted(units))
 
 
 def with_units(job: Job, environment: Mapping[str, str] | None = None) -> Job:
-    """Return the job with its units read, if they come from a secondary input and are not read yet.
+    """Return the job with the units of its secondary input, if it has one that is not read yet.
 
     >>> listed = Job("a", "UTC", TimeWatermark("t", Bound.parse("2020-01-01", "UTC"), Bound.parse("-", "UTC")))
     >>> with_units(listed) is listed
@@ -69,7 +68,7 @@ def filter_rows(rows: Iterable[UnitRow], secondary: SecondaryInput) -> Iterator[
     """
     filters = [(column, compile_filter(column, pattern)) for column, pattern in secondary.filters.items()]
     for row in rows:
-        if all(row[column] is not None and fits.fullmatch(_filter_text(row[column])) for column, fits in filters):
+        if all(row[column] is not None and regex.fullmatch(_filter_text(row[column])) for column, regex in filters):
             yield {name: _unit_value(name, row[name]) for name in secondary.fields}
 
 
@@ -86,7 +85,7 @@ def _filter_text(value: Any) -> str:
 
 
 def _unit_value(name: str, value: Any) -> Any:
-    """Return a value as a unit can have it."""
+    """Convert a value to one that a unit can have."""
     if value is None or isinstance(value, str | int | float | bool):
         return value
     if isinstance(value, datetime | date | time):
@@ -94,9 +93,9 @@ def _unit_value(name: str, value: Any) -> Any:
     if isinstance(value, Decimal | UUID):
         return str(value)
     raise UnitsInvalid(
-        f"The field {name!r} of a unit is of the type {type(value).__name__}.",
-        rule="It is a text, a number, a truth value, a time or NULL.",
-        remedy="Choose another field, or a query that turns it into text.",
+        f"The field {name!r} of a unit has the type {type(value).__name__}.",
+        rule="A field of a unit is a string, a number, a boolean, a date or time, or NULL.",
+        remedy="Use another column, or a query that converts it to text.",
         field=name,
     )
 
@@ -104,26 +103,26 @@ def _unit_value(name: str, value: Any) -> Any:
 def read_query_rows(
     url: str, columns: Sequence[str], *, table: str | None = None, query: str | None = None, password: str | None = None
 ) -> Iterator[UnitRow]:
-    """Yield rows with these columns of a table or query. Nothing is changed in the database, and nothing made."""
+    """Yield these columns of the rows of a table or query; the database is only read."""
     from sqlalchemy import text
     from sqlalchemy.exc import SQLAlchemyError
 
     engine = open_engine(url, password)
     try:
         with engine.connect().execution_options(stream_results=True, max_row_buffer=1_000) as connection:
-            # A colon would begin a parameter.
+            # Escape colons, which start a bind parameter.
             statement: Any = text(query.replace(":", r"\:")) if query is not None else _select_all(table or "")
             result = connection.execute(statement)
             check_input_columns(columns, list(result.keys()), "The query" if table is None else f"The table {table}")
             for row in result.mappings():
                 yield {column: row[column] for column in columns}
     except SQLAlchemyError as error:
-        # What the error says of its own may quote parameters; what the driver says does not.
-        said = str(getattr(error, "orig", None) or error).splitlines() or [""]
+        # SQLAlchemy's message may contain parameters; the driver's does not.
+        message = str(getattr(error, "orig", None) or error).splitlines() or [""]
         raise SecondaryInputFailed(
-            f"The units cannot be read from {url_without_credentials(url)}: {said[0]}.",
-            rule="Units are read from a database that is there before a plan is made.",
-            remedy="Correct the URL, the table or the query; see whether the database answers.",
+            f"The units cannot be read from {url_without_credentials(url)}: {message[0]}.",
+            rule="The database of the units must be readable before a plan is made.",
+            remedy="Check that the database runs, and url, table and query of [units.input].",
         ) from error
     finally:
         engine.dispose()
@@ -131,10 +130,10 @@ def read_query_rows(
 
 def _select_all(table: str) -> Any:
     from sqlalchemy import literal_column, select
-    from sqlalchemy.sql import table as named
+    from sqlalchemy.sql import table as table_clause
 
     schema, _, name = table.rpartition(".")
-    return select(literal_column("*")).select_from(named(name, schema=schema or None))
+    return select(literal_column("*")).select_from(table_clause(name, schema=schema or None))
 
 
 _SUFFIXES: Final = {
@@ -148,33 +147,33 @@ _SUFFIXES: Final = {
 
 
 def read_file_rows(path: str | Path, columns: Sequence[str], kind: str | None = None) -> Iterator[UnitRow]:
-    """Yield rows with these columns: of a file, of all files in a folder in the order of their names, of a Delta table.
+    """Yield these columns of the rows of a file, of all files of a folder by name, or of a Delta table.
 
-    The kind is that of the file's name, unless it is said. Of CSV each value is a text, and an empty one is NULL.
+    `kind` overrides the format given by the file name. CSV values are strings; an empty one is NULL.
     """
     if "://" in str(path) and kind in (None, "delta"):
-        yield from _delta(str(path), columns)
+        yield from _read_delta(str(path), columns)
         return
-    for file, known in _list_files(Path(path), kind):
+    for file, file_format in _list_files(Path(path), kind):
         try:
-            yield from _READERS[known](file, columns)
+            yield from _READERS[file_format](file, columns)
         except (OSError, UnicodeError, csv.Error) as error:
             raise _unreadable_file_error(file, error) from error
 
 
-def check_input_columns(columns: Sequence[str], there: Sequence[str], where: str) -> None:
-    """Refuse columns that are not there.
+def check_input_columns(columns: Sequence[str], available: Sequence[str], where: str) -> None:
+    """Raise `SecondaryInputFailed` for a column that does not exist.
 
     >>> check_input_columns(["idd"], ["id", "status"], "ids.csv")
     Traceback (most recent call last):
     floodmark.errors.SecondaryInputFailed: ids.csv has no column 'idd'. ... Did you mean 'id'? ...
     """
     for column in columns:
-        if column not in there:
+        if column not in available:
             raise SecondaryInputFailed(
                 f"{where} has no column {column!r}.",
-                rule="Units are made of columns that are there, and filters look at such.",
-                remedy=did_you_mean(column, there, otherwise=f"It has {', '.join(there) or 'none at all'}."),
+                rule="Fields and filters must name existing columns.",
+                remedy=did_you_mean(column, available, otherwise=f"Its columns: {', '.join(available) or 'none'}."),
                 column=column,
             )
 
@@ -182,18 +181,18 @@ def check_input_columns(columns: Sequence[str], there: Sequence[str], where: str
 def _list_files(path: Path, kind: str | None) -> list[tuple[Path, str]]:
     is_delta = (path / "_delta_log").is_dir()
     if kind == "delta" and not is_delta:
-        raise _missing_file_error(path, "is no Delta table, or none yet")
+        raise _missing_file_error(path, "is not a Delta table")
     if is_delta and kind in (None, "delta"):
         return [(path, "delta")]
     if path.is_dir():
-        # Names that begin like these are bookkeeping of Spark, Hadoop and Delta.
-        files = sorted(one for one in path.rglob("*") if one.is_file() and one.name[0] not in "._")
+        # Skip metadata files of Spark, Hadoop and Delta, whose names start with . or _
+        files = sorted(file for file in path.rglob("*") if file.is_file() and file.name[0] not in "._")
         if not files:
-            raise _missing_file_error(path, "is a folder without files")
+            raise _missing_file_error(path, "is an empty folder")
     elif path.is_file():
         files = [path]
     else:
-        raise _missing_file_error(path, "is not there")
+        raise _missing_file_error(path, "does not exist")
     return [(file, kind or _format_of(file)) for file in files]
 
 
@@ -201,64 +200,64 @@ def _format_of(file: Path) -> str:
     if file.suffix.lower() in _SUFFIXES:
         return _SUFFIXES[file.suffix.lower()]
     raise SecondaryInputFailed(
-        f"The format of {file} cannot be told by its name.",
-        rule=f"Names end with {', '.join(_SUFFIXES)}, or the format is said.",
-        remedy=f"Add format = {INPUT_FORMATS[0]!r}, or one of {', '.join(map(repr, INPUT_FORMATS[1:]))}.",
+        f"The format of {file} is unknown.",
+        rule=f"The file name must end with {', '.join(_SUFFIXES)}, or `format` must be set.",
+        remedy=f"Set format to one of {', '.join(map(repr, INPUT_FORMATS))}.",
         path=str(file),
     )
 
 
-def _csv(file: Path, columns: Sequence[str]) -> Iterator[UnitRow]:
+def _read_csv(file: Path, columns: Sequence[str]) -> Iterator[UnitRow]:
     with file.open(encoding="utf-8-sig", newline="") as lines:
         reader = csv.DictReader(lines, strict=True)
         check_input_columns(columns, list(reader.fieldnames or ()), str(file))
         for row in reader:
             if None in row or None in row.values():
                 raise SecondaryInputFailed(
-                    f"{file}, line {reader.line_num}: The row has another number of values than the heading.",
-                    rule="Each row has as many values as there are columns.",
-                    remedy="Correct the row; a comma within a value needs quotes around it.",
+                    f"{file}, line {reader.line_num}: The number of values differs from the header.",
+                    rule="Each row must have one value per column.",
+                    remedy="Fix the row; put values that contain commas in quotes.",
                     path=str(file),
                     line=reader.line_num,
                 )
             yield {column: row[column] or None for column in columns}
 
 
-def _json(file: Path, columns: Sequence[str]) -> Iterator[UnitRow]:
+def _read_json(file: Path, columns: Sequence[str]) -> Iterator[UnitRow]:
     with file.open(encoding="utf-8-sig") as lines:
         for number, line in enumerate(lines, 1):
             if number == 1 and line.lstrip().startswith("["):
-                yield from _json_list(file, columns)
+                yield from _read_json_list(file, columns)
                 return
             if line.strip():
-                yield _object(file, number, line, columns)
+                yield _parse_json_line(file, number, line, columns)
 
 
-def _json_list(file: Path, columns: Sequence[str]) -> Iterator[UnitRow]:
+def _read_json_list(file: Path, columns: Sequence[str]) -> Iterator[UnitRow]:
     try:
-        listed = json.loads(file.read_text(encoding="utf-8-sig"))
+        rows = json.loads(file.read_text(encoding="utf-8-sig"))
     except ValueError as error:
-        raise _not_json(file, getattr(error, "lineno", 1), str(error)) from error
-    for row in listed:
+        raise _invalid_json_error(file, getattr(error, "lineno", 1), str(error)) from error
+    for row in rows:
         yield _pick_columns(file, 1, row, columns)
 
 
-def _object(file: Path, number: int, line: str, columns: Sequence[str]) -> UnitRow:
+def _parse_json_line(file: Path, number: int, line: str, columns: Sequence[str]) -> UnitRow:
     try:
         row = json.loads(line)
     except ValueError as error:
-        raise _not_json(file, number, str(error)) from error
+        raise _invalid_json_error(file, number, str(error)) from error
     return _pick_columns(file, number, row, columns)
 
 
 def _pick_columns(file: Path, number: int, row: Any, columns: Sequence[str]) -> UnitRow:
     if not isinstance(row, dict):
-        raise _not_json(file, number, "it is no object")
-    # A key that is missing in an object is NULL, as Spark reads it.
+        raise _invalid_json_error(file, number, "not an object")
+    # A missing key is NULL, as in Spark.
     return {column: row.get(column) for column in columns}
 
 
-def _parquet(file: Path, columns: Sequence[str]) -> Iterator[UnitRow]:
+def _read_parquet(file: Path, columns: Sequence[str]) -> Iterator[UnitRow]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -271,7 +270,7 @@ def _parquet(file: Path, columns: Sequence[str]) -> Iterator[UnitRow]:
         raise _unreadable_file_error(file, error) from error
 
 
-def _avro(file: Path, columns: Sequence[str]) -> Iterator[UnitRow]:
+def _read_avro(file: Path, columns: Sequence[str]) -> Iterator[UnitRow]:
     try:
         import fastavro
     except ImportError as error:
@@ -282,12 +281,12 @@ def _avro(file: Path, columns: Sequence[str]) -> Iterator[UnitRow]:
             schema: Any = reader.writer_schema
         except (ValueError, KeyError) as error:
             raise _unreadable_file_error(file, error) from error
-        check_input_columns(columns, [one["name"] for one in schema.get("fields", ())], str(file))
+        check_input_columns(columns, [field["name"] for field in schema.get("fields", ())], str(file))
         for row in reader:
             yield {column: row[column] for column in columns}
 
 
-def _delta(path: str | Path, columns: Sequence[str]) -> Iterator[UnitRow]:
+def _read_delta(path: str | Path, columns: Sequence[str]) -> Iterator[UnitRow]:
     try:
         deltalake = import_module("deltalake")
     except ImportError as error:
@@ -296,7 +295,7 @@ def _delta(path: str | Path, columns: Sequence[str]) -> Iterator[UnitRow]:
         ) from error
     try:
         dataset: Any = deltalake.DeltaTable(str(path)).to_pyarrow_dataset()
-    except Exception as error:  # its own tree of errors is not part of its promise
+    except Exception as error:  # the exception classes of deltalake are not a stable API
         raise _unreadable_file_error(path, error) from error
     check_input_columns(columns, dataset.schema.names, str(path))
     for batch in dataset.to_batches(columns=list(columns)):
@@ -304,38 +303,38 @@ def _delta(path: str | Path, columns: Sequence[str]) -> Iterator[UnitRow]:
 
 
 _READERS: Final[Mapping[str, Callable[[Path, Sequence[str]], Iterator[UnitRow]]]] = {
-    "csv": _csv,
-    "json": _json,
-    "parquet": _parquet,
-    "avro": _avro,
-    "delta": _delta,
+    "csv": _read_csv,
+    "json": _read_json,
+    "parquet": _read_parquet,
+    "avro": _read_avro,
+    "delta": _read_delta,
 }
 
 
 def _missing_file_error(path: str | Path, fact: str) -> SecondaryInputFailed:
     return SecondaryInputFailed(
         f"{path} {fact}.",
-        rule="Units are read from a file, a folder of files or a table before a plan is made.",
-        remedy="Correct the path, or run first what writes it.",
+        rule="The file, folder or table of the units must exist before a plan is made.",
+        remedy="Check `path` of [units.input], or run the job that writes it first.",
         path=str(path),
     )
 
 
 def _unreadable_file_error(path: str | Path, error: Exception) -> SecondaryInputFailed:
-    said = (str(error).splitlines() or [""])[0]
+    message = (str(error).splitlines() or [""])[0]
     return SecondaryInputFailed(
-        f"{path} cannot be read: {type(error).__name__}: {said}.",
-        rule="Units are read from a file, a folder of files or a table before a plan is made.",
-        remedy="See whether it is of the format that its name, or the key format, says.",
+        f"{path} cannot be read: {type(error).__name__}: {message}.",
+        rule="The file, folder or table of the units must be readable before a plan is made.",
+        remedy="Check that its content has the format of its name, or set `format` in [units.input].",
         path=str(path),
     )
 
 
-def _not_json(file: Path, line: int, why: str) -> SecondaryInputFailed:
+def _invalid_json_error(file: Path, line: int, why: str) -> SecondaryInputFailed:
     return SecondaryInputFailed(
-        f"{file}, line {line}: It is no JSON object: {why}.",
-        rule="Each line is one JSON object, or the file is one list of them.",
-        remedy="Correct the line.",
+        f"{file}, line {line}: Not a JSON object: {why}.",
+        rule="A JSON file has one object per line, or is one list of objects.",
+        remedy="Fix the line, or convert the file to JSON lines.",
         path=str(file),
         line=line,
     )
@@ -343,8 +342,8 @@ def _not_json(file: Path, line: int, why: str) -> SecondaryInputFailed:
 
 def _missing_package_error(package: str, fact: str, command: str) -> MissingPackage:
     return MissingPackage(
-        f"{fact}, and the package {package} cannot be loaded.",
-        rule="It is needed to read this.",
-        remedy=f"Install it: {command}; or give the units as CSV, JSON lines or Parquet.",
+        f"{fact}, and the package {package} is not installed.",
+        rule=f"Reading this format needs {package}.",
+        remedy=f"Install it: {command}; or provide the units as CSV, JSON lines or Parquet.",
         package=package,
     )

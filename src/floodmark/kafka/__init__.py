@@ -1,6 +1,6 @@
-"""Kafka as the rooms above need it: settings, topics and their ends, records in and out, and values as Arrow.
+"""The Kafka client layer: settings, topics and their ends, reading and writing records, and values as Arrow.
 
-`KafkaSettings` says where a cluster is, `KafkaCluster` asks and changes it, `Fetcher` reads a partition,
+`KafkaSettings` says how to connect, `KafkaCluster` queries and changes topics, `Fetcher` reads a partition,
 `TransactionalProducer` writes, `MarkRecord` is a record of a marks topic, `codecs` decodes and encodes values.
 `streams`, `bindings`, `sinks` and `spark` import this room, and only when Kafka is used: it needs confluent-kafka
 (`pip install "floodmark[kafka]"`). It imports only `errors` and `_util`. Start with `cluster`.
@@ -12,8 +12,8 @@ try:
     import confluent_kafka as _client  # noqa: F401
 except ImportError as error:
     raise MissingPackage(
-        "There is no client for Kafka: the package confluent-kafka is not installed.",
-        rule="Events in Kafka, and topics as sources, need it.",
+        "The package confluent-kafka is not installed.",
+        rule="Streams in Kafka and topics as sources need it.",
         remedy='Install it: pip install "floodmark[kafka]".',
         package="confluent-kafka",
     ) from error

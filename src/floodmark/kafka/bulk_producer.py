@@ -1,7 +1,7 @@
-"""A producer that takes many records a call, from Arrow columns, in a quarter of the time of a call for each record.
+"""A producer that takes many records per call from Arrow columns, four times as fast as one call per record.
 
-Kafka's Python client takes one record a call. The C library that it brings along, librdkafka, also takes many; those
-functions are called here as its C header declares them.
+The Python client takes one record per call. Its C library, librdkafka, also has functions for many records; they are
+called here with ctypes, as the C header declares them.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 PRODUCER: Final = 0
 UNASSIGNED: Final = -1
 COPY: Final = 0x2
-"""That the library copies the values, and so they may go as soon as it returns; keys are always copied."""
+"""Flag: the library copies the values, so they may be freed after the call; keys are always copied."""
 ERROR_BUFFER_BYTES: Final = 512
 
 ErrorCallback: Final = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_char_p, c_void_p)
@@ -55,7 +55,7 @@ _SIGNATURES: Final[dict[str, tuple[Any, list[Any]]]] = {
 
 
 class MessageStruct(ctypes.Structure):
-    """A record, as `rd_kafka_message_t` has it."""
+    """A record, laid out as `rd_kafka_message_t`."""
 
     _fields_ = (
         ("err", c_int),
@@ -72,19 +72,19 @@ class MessageStruct(ctypes.Structure):
 
 @cache
 def library() -> Any | None:
-    """Return the library that the client has loaded; None if it keeps its functions to itself, as some builds do."""
-    found = ctypes.CDLL(confluent_kafka.cimpl.__file__)
+    """Return the library that the client has loaded; None if its build does not export the functions."""
+    lib = ctypes.CDLL(confluent_kafka.cimpl.__file__)
     try:
         for name, (result, arguments) in _SIGNATURES.items():
-            function = getattr(found, name)
+            function = getattr(lib, name)
             function.restype, function.argtypes = result, arguments
     except AttributeError:
         return None
-    return found
+    return lib
 
 
 def take_error(lib: Any, error: int | None) -> KafkaError | None:
-    """Return what an error of the library says, and let the library forget it; None if there is none."""
+    """Return a KafkaError from an error handle, and free the handle; None if there is no error."""
     if not error:
         return None
     try:
@@ -103,37 +103,37 @@ _MESSAGE_DTYPE: Final = np.dtype(MessageStruct)
 
 
 class BulkClient:
-    """Stands where `confluent_kafka.Producer` does, for records without headers and without word of their arrival.
+    """A replacement for `confluent_kafka.Producer`, for records without headers and delivery callbacks.
 
-    What cannot be delivered fails the transaction that it is in, and so its commit.
+    A record that cannot be delivered fails its transaction.
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
-        """Connect with options of librdkafka, which are text and numbers, and `error_cb`."""
+        """Connect with options of librdkafka, and optionally `error_cb`."""
         lib = library()
-        assert lib is not None, "see fits"
-        said: Callable[[KafkaError], None] | None = options.get("error_cb")
+        assert lib is not None, "check is_supported() first"
+        on_error: Callable[[KafkaError], None] | None = options.get("error_cb")
         self._lib = lib
         self._topics: dict[str, int] = {}
 
-        def tell(client: int, code: int, reason: bytes | None, opaque: int) -> None:
-            if said is not None:
-                said(KafkaError(code, (reason or b"").decode(errors="replace")))
+        def report(client: int, code: int, reason: bytes | None, opaque: int) -> None:
+            if on_error is not None:
+                on_error(KafkaError(code, (reason or b"").decode(errors="replace")))
 
-        callback = ErrorCallback(tell)
-        given = {name: value for name, value in options.items() if name not in ("error_cb", "logger")}
-        self._handle: int = _create_producer(lib, given, callback)
-        # The callback stays as long as somebody may call it. A process that ends does not wait for brokers.
+        callback = ErrorCallback(report)
+        library_options = {name: value for name, value in options.items() if name not in ("error_cb", "logger")}
+        self._handle: int = _create_producer(lib, library_options, callback)
+        # Keep the callback alive as long as the library may call it. Do not wait for brokers at exit.
         weakref.finalize(self, _destroy_producer, lib, self._handle, self._topics, callback).atexit = False
 
     @staticmethod
-    def fits(options: Mapping[str, Any]) -> bool:
-        """Return whether there can be one with these options: the other client sees to tokens that must be renewed."""
+    def is_supported(options: Mapping[str, Any]) -> bool:
+        """Return whether this client works with these options; it cannot refresh OAUTHBEARER tokens."""
         mechanisms = (options.get(name, "") for name in ("sasl.mechanism", "sasl.mechanisms"))
         return library() is not None and "OAUTHBEARER" not in mechanisms
 
     def init_transactions(self, timeout: float) -> None:
-        """Fence, as the client of Python does it; the timeouts are in seconds."""
+        """Fence earlier producers, as `confluent_kafka.Producer` does. Timeouts are in seconds."""
         self._check(self._lib.rd_kafka_init_transactions(self._handle, _millis(timeout)))
 
     def begin_transaction(self) -> None:
@@ -141,21 +141,21 @@ class BulkClient:
         self._check(self._lib.rd_kafka_begin_transaction(self._handle))
 
     def commit_transaction(self, timeout: float) -> None:
-        """Commit."""
+        """Commit the transaction."""
         self._check(self._lib.rd_kafka_commit_transaction(self._handle, _millis(timeout)))
 
     def abort_transaction(self, timeout: float) -> None:
-        """Abort."""
+        """Abort the transaction."""
         self._check(self._lib.rd_kafka_abort_transaction(self._handle, _millis(timeout)))
 
     def poll(self, timeout: float) -> int:
-        """Let the client say what it has to say."""
+        """Serve the client's callbacks."""
         served = int(self._lib.rd_kafka_poll(self._handle, _millis(timeout)))
         self._check_alive()
         return served
 
     def flush(self, timeout: float) -> int:
-        """Wait until all has arrived, and return how many records have not."""
+        """Wait for deliveries, and return the number of records not delivered yet."""
         self._lib.rd_kafka_flush(self._handle, _millis(timeout))
         self._check_alive()
         return int(self._lib.rd_kafka_outq_len(self._handle))
@@ -169,83 +169,83 @@ class BulkClient:
         on_delivery: Any = None,
         headers: Any = None,
     ) -> None:
-        """Take one record."""
-        assert on_delivery is None, "nothing is told here"
-        assert not headers, "there are none here"
+        """Enqueue one record, or raise BufferError if the queue is full."""
+        assert on_delivery is None, "delivery callbacks are not supported"
+        assert not headers, "headers are not supported"
         message = np.zeros(1, _MESSAGE_DTYPE)
         message["key"], message["key_len"] = _address_of(key)
         message["payload"], message["len"] = _address_of(value)
-        self._take(topic, partition, message, _raise_queue_full)
+        self._enqueue(topic, partition, message, _raise_queue_full)
 
     def produce_columns(
         self, topic: str, keys: pa.Array, values: pa.Array, partitions: NDArray[Any] | None, wait: Callable[[], None]
     ) -> None:
-        """Take records, those of a partition in their order. Without partitions, or with -1, the key chooses.
+        """Enqueue records, keeping the order within a partition. Without a partition, or with -1, the key chooses one.
 
-        While the queue is full, `wait` is called.
+        `wait` is called while the queue is full.
         """
         messages = np.zeros(len(values), _MESSAGE_DTYPE)
         messages["key"], messages["key_len"] = _addresses_of(keys)
         messages["payload"], messages["len"] = _addresses_of(values)
         if partitions is None:
-            self._take(topic, UNASSIGNED, messages, wait)
+            self._enqueue(topic, UNASSIGNED, messages, wait)
             return
-        # One call could take them all, but in a transaction it would never end before the partitions are known.
+        # One call with mixed partitions would hang in a transaction until the partitions are known.
         order = np.argsort(partitions, kind="stable")
-        named, firsts = np.unique(partitions[order], return_index=True)
-        for partition, some in zip(named.tolist(), np.split(messages[order], firsts[1:]), strict=True):
-            self._take(topic, partition, some, wait)
+        numbers, firsts = np.unique(partitions[order], return_index=True)
+        for partition, group in zip(numbers.tolist(), np.split(messages[order], firsts[1:]), strict=True):
+            self._enqueue(topic, partition, group, wait)
 
-    def _take(self, topic: str, partition: int, messages: NDArray[Any], wait: Callable[[], None]) -> None:
-        where = self._topic(topic)
+    def _enqueue(self, topic: str, partition: int, messages: NDArray[Any], wait: Callable[[], None]) -> None:
+        handle = self._topic(topic)
         while True:
             count = len(messages)
-            done = self._lib.rd_kafka_produce_batch(where, partition, COPY, messages.ctypes.data, count)
-            if done == count:
+            enqueued = self._lib.rd_kafka_produce_batch(handle, partition, COPY, messages.ctypes.data, count)
+            if enqueued == count:
                 return
-            # The first that finds the queue full is not taken, and none after it.
+            # The record that finds the queue full and all after it are not enqueued.
             code = int(messages["err"][np.flatnonzero(messages["err"])[0]])
             if code != KafkaError._QUEUE_FULL:
                 raise KafkaException(KafkaError(code))
-            messages = messages[done:]
+            messages = messages[enqueued:]
             wait()
 
     def _topic(self, name: str) -> int:
-        known = self._topics.get(name)
-        if known is None:
-            known = self._lib.rd_kafka_topic_new(self._handle, name.encode(), None)
-            if not known:
+        handle = self._topics.get(name)
+        if handle is None:
+            handle = self._lib.rd_kafka_topic_new(self._handle, name.encode(), None)
+            if not handle:
                 raise KafkaException(KafkaError(self._lib.rd_kafka_last_error()))
-            self._topics[name] = known
-        return known
+            self._topics[name] = handle
+        return handle
 
     def _check_alive(self) -> None:
-        """Say what has ended the client for good, if something has: what was given to it is gone."""
+        """Raise the fatal error of the client, if it has one: enqueued records are then lost."""
         text = ctypes.create_string_buffer(ERROR_BUFFER_BYTES)
         code = self._lib.rd_kafka_fatal_error(self._handle, text, ERROR_BUFFER_BYTES)
         if code:
             raise KafkaException(KafkaError(code, _text(text), True))
 
     def _check(self, error: int | None) -> None:
-        told = take_error(self._lib, error)
-        if told is not None:
-            raise KafkaException(told)
+        problem = take_error(self._lib, error)
+        if problem is not None:
+            raise KafkaException(problem)
 
 
 def _create_producer(lib: Any, options: Mapping[str, Any], callback: Any) -> int:
     text = ctypes.create_string_buffer(ERROR_BUFFER_BYTES)
     conf = lib.rd_kafka_conf_new()
     lib.rd_kafka_conf_set_error_cb(conf, callback)
-    # It would tell the terminal what the errors say.
+    # Do not log to the terminal: errors are raised as exceptions.
     lib.rd_kafka_conf_set_log_cb(conf, None)
     for name, value in options.items():
-        told = str(value).lower() if isinstance(value, bool) else str(value)
-        if lib.rd_kafka_conf_set(conf, name.encode(), told.encode(), text, ERROR_BUFFER_BYTES):
+        option = str(value).lower() if isinstance(value, bool) else str(value)
+        if lib.rd_kafka_conf_set(conf, name.encode(), option.encode(), text, ERROR_BUFFER_BYTES):
             lib.rd_kafka_conf_destroy(conf)
             raise _invalid_argument(text)
     handle = lib.rd_kafka_new(PRODUCER, conf, text, ERROR_BUFFER_BYTES)
     if not handle:
-        # Only now it does not belong to the client.
+        # On failure the configuration still belongs to the caller.
         lib.rd_kafka_conf_destroy(conf)
         raise _invalid_argument(text)
     return int(handle)
@@ -274,19 +274,19 @@ def _raise_queue_full() -> None:
 
 
 def _address_of(value: bytes | None) -> tuple[int, int]:
-    """Return where in memory a value lies, 0 for null, and how long it is."""
+    """Return the memory address of a value, 0 for null, and its length."""
     return ctypes.cast(ctypes.c_char_p(value), ctypes.c_void_p).value or 0, len(value or b"")
 
 
 def _addresses_of(column: pa.Array) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    """Return where in memory each value of a column lies, 0 for null, and how long it is."""
+    """Return the memory address of each value of a column, 0 for null, and its length."""
     is_large = pa.types.is_large_binary(column.type) or pa.types.is_large_string(column.type)
     _, offsets, data = column.buffers()
     bounds = np.frombuffer(offsets, np.int64 if is_large else np.int32)[column.offset : column.offset + len(column) + 1]
-    # What is empty lies somewhere too, unlike null.
+    # An empty value needs a non-zero address, unlike null.
     first = (offsets if data is None else data).address
-    places, lengths = bounds[:-1].astype(np.uint64) + np.uint64(first), np.diff(bounds).astype(np.uint64)
+    addresses, lengths = bounds[:-1].astype(np.uint64) + np.uint64(first), np.diff(bounds).astype(np.uint64)
     if column.null_count:
         is_null = column.is_null().to_numpy(zero_copy_only=False)
-        places[is_null], lengths[is_null] = 0, 0
-    return places, lengths
+        addresses[is_null], lengths[is_null] = 0, 0
+    return addresses, lengths

@@ -1,4 +1,4 @@
-"""A Kafka cluster as far as it is asked or changed: its topics, their partitions, and where these begin and end."""
+"""A Kafka cluster: its topics, their partitions, and where these begin and end."""
 
 import threading
 import time
@@ -22,7 +22,7 @@ from floodmark.kafka.errors import (
 from floodmark.kafka.settings import KafkaSettings
 
 PATIENCE_SECONDS: Final = 20.0
-"""For how long a broker that is away is asked again, unless somebody says otherwise."""
+"""Default time for which requests are retried while no broker answers."""
 
 _REQUEST_SECONDS: Final = 5.0
 _LEARN_SECONDS: Final = 2.0
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """A topic. Its `id` tells it from another one that had its name before."""
+    """A topic. Its `id` differs from that of an earlier topic of the same name."""
 
     name: str
     id: str
@@ -41,7 +41,7 @@ class TopicInfo:
 
 
 class KafkaCluster:
-    """Asks and changes a cluster. Threads may share it; where no broker answers, it tries again for a while."""
+    """Queries and changes a cluster. Thread-safe and picklable; requests are retried while no broker answers."""
 
     def __init__(self, settings: KafkaSettings, *, patience: float = PATIENCE_SECONDS) -> None:
         """Use the cluster of these settings."""
@@ -49,156 +49,159 @@ class KafkaCluster:
         self._patience = patience
         self._lock = threading.Lock()
         self._client: AdminClient | None = None
-        self._has_met = False
-        self._said = LastClientError()
+        self._is_connected = False
+        self._client_error = LastClientError()
 
     def cluster_id(self) -> str:
-        """Return the id that the cluster has for life."""
-        found = self._ask(lambda admin: admin.describe_cluster(**_TIMEOUT).result(), "asking for the cluster")
-        return str(found.cluster_id)
+        """Return the permanent id of the cluster."""
+        cluster = self._request(lambda admin: admin.describe_cluster(**_TIMEOUT).result(), "reading the cluster id")
+        return str(cluster.cluster_id)
 
     def topics(self) -> list[str]:
-        """Return the names of all topics that may be seen, but not Kafka's own."""
-        found = self._ask(lambda admin: admin.list_topics(timeout=_REQUEST_SECONDS), "listing topics")
-        return sorted(name for name in found.topics if not name.startswith("__"))
+        """Return the names of all visible topics, without Kafka's internal ones."""
+        metadata = self._request(lambda admin: admin.list_topics(timeout=_REQUEST_SECONDS), "listing topics")
+        return sorted(name for name in metadata.topics if not name.startswith("__"))
 
     def topic(self, name: str) -> TopicInfo:
-        """Return what a topic is, or refuse a name that none has."""
-        found = self.find_topic(name)
-        if found is None:
-            known = self.topics()
+        """Return a topic, or raise UnknownTopic."""
+        info = self.find_topic(name)
+        if info is None:
+            names = self.topics()
             raise UnknownTopic(
                 f"There is no topic {name!r} in Kafka at {self.settings.servers}.",
-                rule="A topic is there before it is read.",
-                remedy=did_you_mean(name, known, otherwise="Create it, or check what the user may see."),
+                rule="A topic must exist before it is read.",
+                remedy=did_you_mean(name, names, otherwise="Create it, or check which topics the user may see."),
                 topic=name,
             )
-        return found
+        return info
 
     def find_topic(self, name: str) -> TopicInfo | None:
-        """Return what a topic is, or None if there is none of that name."""
+        """Return a topic, or None if it does not exist."""
 
-        def ask(admin: AdminClient) -> TopicInfo | None:
-            (asked,) = admin.describe_topics(TopicCollection([name]), **_TIMEOUT).values()
+        def describe(admin: AdminClient) -> TopicInfo | None:
+            (future,) = admin.describe_topics(TopicCollection([name]), **_TIMEOUT).values()
             try:
-                found = asked.result()
+                description = future.result()
             except KafkaException as error:
                 if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                     return None
                 raise
-            return TopicInfo(name, str(found.topic_id), len(found.partitions))
+            return TopicInfo(name, str(description.topic_id), len(description.partitions))
 
-        return self._ask(ask, f"asking for the topic {name}")
+        return self._request(describe, f"reading the topic {name}")
 
     def create_topic(self, name: str, partitions: int, settings: Mapping[str, str]) -> TopicInfo:
-        """Make a topic, with as many copies as the cluster makes by default; one that is there already stays."""
+        """Create a topic with the cluster's default replication factor; an existing one stays as it is."""
 
-        def make(admin: AdminClient) -> None:
-            (made,) = admin.create_topics([NewTopic(name, partitions, -1, config=dict(settings))], **_TIMEOUT).values()
-            _ignore_error(KafkaError.TOPIC_ALREADY_EXISTS, made.result)
+        def create(admin: AdminClient) -> None:
+            new_topic = NewTopic(name, partitions, -1, config=dict(settings))
+            (future,) = admin.create_topics([new_topic], **_TIMEOUT).values()
+            _ignore_error(KafkaError.TOPIC_ALREADY_EXISTS, future.result)
 
-        self._ask(make, f"creating the topic {name}")
-        give_up = time.monotonic() + self._patience
-        # It is made, but not every broker knows yet.
-        while (made := self.find_topic(name)) is None:
-            if time.monotonic() > give_up:
+        self._request(create, f"creating the topic {name}")
+        deadline = time.monotonic() + self._patience
+        # It may take a moment until all brokers know the topic.
+        while (info := self.find_topic(name)) is None:
+            if time.monotonic() > deadline:
                 raise translate_error(KafkaError(KafkaError._TIMED_OUT), f"creating the topic {name}", self.settings)
             time.sleep(0.02)
-        return made
+        return info
 
     def grow_topic(self, name: str, partitions: int) -> None:
-        """Let a topic have at least so many partitions."""
+        """Add partitions to a topic so that it has at least this many."""
         if self.topic(name).partitions >= partitions:
             return
 
         def grow(admin: AdminClient) -> None:
-            (grown,) = admin.create_partitions([NewPartitions(name, partitions)], **_TIMEOUT).values()
-            # Somebody else may have been first.
-            _ignore_error(KafkaError.INVALID_PARTITIONS, grown.result)
+            (future,) = admin.create_partitions([NewPartitions(name, partitions)], **_TIMEOUT).values()
+            # Another process may have been first.
+            _ignore_error(KafkaError.INVALID_PARTITIONS, future.result)
 
-        self._ask(grow, f"adding partitions to the topic {name}")
+        self._request(grow, f"adding partitions to the topic {name}")
 
     def delete_topics(self, names: Iterable[str]) -> None:
-        """Delete topics; those that are gone already are no error."""
+        """Delete topics; it is no error if one does not exist."""
 
         def delete(admin: AdminClient) -> None:
-            for gone in admin.delete_topics(list(names), **_TIMEOUT).values():
-                _ignore_error(KafkaError.UNKNOWN_TOPIC_OR_PART, gone.result)
+            for future in admin.delete_topics(list(names), **_TIMEOUT).values():
+                _ignore_error(KafkaError.UNKNOWN_TOPIC_OR_PART, future.result)
 
-        self._ask(delete, f"deleting the topics {', '.join(names)}")
+        self._request(delete, f"deleting the topics {', '.join(names)}")
 
     def ends(self, topic: str, partitions: Iterable[int], *, committed: bool = True) -> dict[int, int]:
-        """Return where partitions end; if `committed`, before the first transaction that is not over."""
+        """Return the end offsets of partitions; with `committed`, at most the first offset of an open transaction."""
         return self._offsets(topic, partitions, OffsetSpec.latest(), committed=committed)
 
     def starts(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
-        """Return the first offset that each partition still has."""
+        """Return the first available offset of each partition."""
         return self._offsets(topic, partitions, OffsetSpec.earliest())
 
     def newest_times(self, topic: str, partitions: Iterable[int]) -> dict[int, tuple[int, int]]:
-        """Return of each partition that has records the offset and the time of the one with the greatest timestamp."""
-        found = self._list(topic, partitions, OffsetSpec.max_timestamp(), committed=True)
-        return {partition: (one.offset, one.timestamp) for partition, one in found.items() if one.offset >= 0}
+        """Return (offset, timestamp) of the record with the greatest timestamp, for partitions that have records."""
+        answers = self._list_offsets(topic, partitions, OffsetSpec.max_timestamp(), committed=True)
+        return {number: (answer.offset, answer.timestamp) for number, answer in answers.items() if answer.offset >= 0}
 
     def _offsets(
-        self, topic: str, partitions: Iterable[int], wanted: OffsetSpec, *, committed: bool = True
+        self, topic: str, partitions: Iterable[int], spec: OffsetSpec, *, committed: bool = True
     ) -> dict[int, int]:
-        found = self._list(topic, partitions, wanted, committed=committed)
-        return {partition: int(one.offset) for partition, one in found.items()}
+        answers = self._list_offsets(topic, partitions, spec, committed=committed)
+        return {partition: int(answer.offset) for partition, answer in answers.items()}
 
-    def _list(self, topic: str, partitions: Iterable[int], wanted: OffsetSpec, *, committed: bool) -> dict[int, Any]:
-        asked = {TopicPartition(topic, partition): wanted for partition in partitions}
+    def _list_offsets(
+        self, topic: str, partitions: Iterable[int], spec: OffsetSpec, *, committed: bool
+    ) -> dict[int, Any]:
+        specs = {TopicPartition(topic, partition): spec for partition in partitions}
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
 
-        def once(admin: AdminClient) -> dict[int, Any]:
-            answers = admin.list_offsets(asked, isolation_level=level, **_TIMEOUT)
-            found = {place.partition: answer.result() for place, answer in answers.items()}
-            if any(one.offset == OFFSET_INVALID for one in found.values()):
-                # So says a broker that has just come back.
+        def list_once(admin: AdminClient) -> dict[int, Any]:
+            futures = admin.list_offsets(specs, isolation_level=level, **_TIMEOUT)
+            answers = {partition.partition: future.result() for partition, future in futures.items()}
+            if any(answer.offset == OFFSET_INVALID for answer in answers.values()):
+                # A broker that is just restarting answers so.
                 raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
-            return found
+            return answers
 
-        def ask(admin: AdminClient) -> dict[int, Any]:
-            if not self._has_met:
-                # A client that has not heard of its brokers may ask them for offsets seconds later.
+        def list_offsets(admin: AdminClient) -> dict[int, Any]:
+            if not self._is_connected:
+                # Without metadata of its brokers, a new client may delay the request by seconds.
                 admin.describe_cluster(**_TIMEOUT).result()
-                self._has_met = True
+                self._is_connected = True
             try:
-                return once(admin)
+                return list_once(admin)
             except KafkaException as error:
                 if not is_unknown_partition(error.args[0]):
                     raise
-            await_partitions(admin, topic, 1 + max(place.partition for place in asked), _LEARN_SECONDS)
-            return once(admin)
+            await_partitions(admin, topic, 1 + max(partition.partition for partition in specs), _LEARN_SECONDS)
+            return list_once(admin)
 
-        return self._ask(ask, f"asking where the topic {topic} ends") if asked else {}
+        return self._request(list_offsets, f"reading offsets of the topic {topic}") if specs else {}
 
-    def _ask(self, ask: Callable[[AdminClient], T], doing: str) -> T:
-        def once() -> T:
+    def _request(self, request: Callable[[AdminClient], T], doing: str) -> T:
+        def attempt() -> T:
             admin = self._admin()
             try:
-                return ask(admin)
+                return request(admin)
             except KafkaException as error:
                 admin.poll(0)
                 if error.args[0].code() in _STALE_LEADER_CODES:
-                    self._forget(admin)
-                raise translate_error(error.args[0], doing, self.settings, self._said.error) from error
+                    self._discard_client(admin)
+                raise translate_error(error.args[0], doing, self.settings, self._client_error.error) from error
 
-        return retry_while_away(once, self._patience)
+        return retry_while_away(attempt, self._patience)
 
     def _admin(self) -> AdminClient:
         with self._lock:
             if self._client is None:
-                options = {**self.settings.client(), "error_cb": self._said}
+                options = {**self.settings.client(), "error_cb": self._client_error}
                 self._client = new_client(AdminClient, options, self.settings)
             return self._client
 
-    def _forget(self, admin: AdminClient) -> None:
-        """Let another client ask: this one goes by what it heard of the leaders before they came back, for minutes."""
+    def _discard_client(self, admin: AdminClient) -> None:
+        """Replace the client: after a leader change it may use stale metadata for minutes."""
         with self._lock:
             if self._client is admin:
                 self._client = None
-                self._has_met = False
+                self._is_connected = False
 
     def __getstate__(self) -> dict[str, Any]:
         return {"settings": self.settings, "patience": self._patience}
@@ -211,7 +214,7 @@ _TIMEOUT: Final[dict[str, Any]] = {"request_timeout": _REQUEST_SECONDS}
 
 
 def _ignore_error(code: int, result: Callable[[], object]) -> None:
-    """Wait for a result; an error of this code is none."""
+    """Wait for a result, and ignore errors with this code."""
     try:
         result()
     except KafkaException as error:

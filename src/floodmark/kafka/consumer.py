@@ -1,6 +1,6 @@
-"""Consumers of partitions: records from one offset to before another, and the newest committed record times.
+"""Consumers of partitions: records of an offset range, and the newest committed record times.
 
-A consumer here is assigned its partitions: it joins no group, and stores no offset.
+Consumers are assigned their partitions: they join no consumer group and store no offsets in Kafka.
 """
 
 import gc
@@ -19,18 +19,18 @@ from floodmark.kafka.settings import KafkaSettings
 
 def new_consumer(
     settings: KafkaSettings,
-    said: LastClientError,
+    client_error: LastClientError,
     *,
     committed: bool = True,
     defaults: Mapping[str, Any] | None = None,
     **own: Any,
 ) -> Consumer:
-    """Return a consumer that says where a partition ends, and that an offset is gone.
+    """Return a consumer that reports the end of a partition and missing offsets as events.
 
-    The settings may change the `defaults`, but not the `own` options, whose dots are written as underscores.
+    The settings override `defaults`, but not the `own` options, in which underscores stand for dots.
     """
     options = settings.client(
-        # Nobody joins the group, but the client insists on a name.
+        # The client requires a group id, though the group is never joined.
         group_id="floodmark",
         enable_auto_commit=False,
         enable_auto_offset_store=False,
@@ -39,12 +39,12 @@ def new_consumer(
         isolation_level="read_committed" if committed else "read_uncommitted",
         **own,
     )
-    return new_client(Consumer, {**(defaults or {}), **options, "error_cb": said}, settings)
+    return new_client(Consumer, {**(defaults or {}), **options, "error_cb": client_error}, settings)
 
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Keep Python's collector from running: it would look at each of 20,000 records dozens of times, for nothing.
+    """Pause the garbage collector, which would scan each of 20,000 records dozens of times without effect.
 
     >>> with collector_paused():
     ...     gc.isenabled()
@@ -69,23 +69,23 @@ _AGAIN_SECONDS: Final = 0.1
 _REQUEST_SECONDS: Final = 5.0
 _MAX_IDLE_CONSUMERS: Final = 8
 _FETCH_DEFAULTS: Final = {
-    # A limit for its own memory; who knows better may say so.
+    # Limit the client's memory; settings may override this.
     "queued.max.messages.kbytes": 65_536,
     "fetch.message.max.bytes": 4 * 2**20,
-    # At the end of a partition the broker waits for more so long, and lets nothing else through.
+    # How long the broker waits for more at the end of a partition, blocking other requests.
     "fetch.wait.max.ms": 10,
-    # When it has read ahead enough, the client pauses: a second, unless it is told otherwise.
+    # How long the client pauses after reading ahead enough; its default is a second.
     "fetch.queue.backoff.ms": 5,
 }
 
 Records = list[Any]
-"""Messages of Kafka's client, in the order of their offsets."""
+"""Messages of the Kafka client, in offset order."""
 
 
 class Fetcher:
-    """Reads ranges. Each reading has a consumer of its own while it lasts; idle ones are kept for the next.
+    """Reads offset ranges of partitions. Each read uses its own consumer; idle consumers are pooled.
 
-    Only what is committed is read, unless told otherwise, and no offset is ever stored in Kafka.
+    By default only committed records are read. Thread-safe.
     """
 
     def __init__(
@@ -99,108 +99,112 @@ class Fetcher:
         self._lock = threading.Lock()
 
     def read(self, topic: str, partition: int, start: int, end: int, *, wait_to: int = 0) -> Iterator[Records]:
-        """Return the records from `start` to before `end`, as far as they are there.
+        """Yield the available records from `start` to before `end`.
 
-        Those below `wait_to` are waited for, since they are known to come: an open transaction may hide them yet.
+        Waits for records below `wait_to`, which are known to exist, while an open transaction hides them.
         """
         if start >= end:
             return
-        consumer = self._take()
-        is_sound = False
+        consumer = self._borrow_consumer()
+        is_usable = False
         try:
             yield from self._read(consumer, TopicPartition(topic, partition, start), end, wait_to)
-            is_sound = True
+            is_usable = True
         except GeneratorExit:
-            is_sound = True
+            is_usable = True
             raise
         finally:
-            self._give_back(consumer, is_sound=is_sound)
+            self._return_consumer(consumer, is_usable=is_usable)
 
     def close(self) -> None:
-        """Let go of the consumers that are idle."""
+        """Close the idle consumers."""
         with self._lock:
             idle, self._idle = self._idle, []
         for consumer in idle:
             consumer.client.close()
 
-    def _read(self, consumer: "_PooledConsumer", place: TopicPartition, end: int, wait_to: int) -> Iterator[Records]:
+    def _read(
+        self, consumer: "_PooledConsumer", partition: TopicPartition, end: int, wait_to: int
+    ) -> Iterator[Records]:
         client = consumer.client
-        client.assign([place])
-        give_up = time.monotonic() + self._patience
-        position = int(place.offset)
+        client.assign([partition])
+        deadline = time.monotonic() + self._patience
+        position = int(partition.offset)
         while True:
             first = client.poll(_FETCH_POLL_SECONDS)
-            # The client waits for as many as it is asked for; what is there is enough.
+            # `consume` waits until it has all the records asked for, so ask for more only briefly.
             more = max(min(_MAX_RECORDS, end - position) - 1, 0)
             with collector_paused():
                 records = [] if first is None else [first, *(client.consume(more, _MORE_SECONDS) if more else ())]
             if not records:
-                if time.monotonic() > give_up:
+                if time.monotonic() > deadline:
                     error = KafkaError(KafkaError._TIMED_OUT)
-                    raise translate_error(error, _describe_reading(place), self.settings, consumer.said.error)
+                    raise translate_error(
+                        error, _describe_reading(partition), self.settings, consumer.client_error.error
+                    )
                 continue
-            give_up = time.monotonic() + self._patience
+            deadline = time.monotonic() + self._patience
             last = records[-1]
             is_over = False
-            # What says that an end was reached may also come in the middle.
+            # End-of-partition events may also come between records.
             if any(map(Message.error, records)):
-                records, is_over = self._checked(client, records, place, end, wait_to)
+                records, is_over = self._filter_records(client, records, partition, end, wait_to)
             elif last.offset() >= end:
                 is_over = True
                 records = [record for record in records if record.offset() < end]
             if records:
-                position = place.offset = records[-1].offset() + 1
+                position = partition.offset = records[-1].offset() + 1
                 yield records
             if is_over or (last.error() is None and last.offset() == end - 1):
                 return
 
-    def _checked(
-        self, client: Consumer, records: Records, place: TopicPartition, end: int, wait_to: int
+    def _filter_records(
+        self, client: Consumer, records: Records, partition: TopicPartition, end: int, wait_to: int
     ) -> tuple[Records, bool]:
-        """Return the records among what came, and whether there are no more to wait for."""
-        sound: Records = []
+        """Return the records without events, and whether the read is complete."""
+        valid: Records = []
         for record in records:
             error = record.error()
             if error is None:
                 if record.offset() >= end:
-                    return sound, True
-                sound.append(record)
+                    return valid, True
+                valid.append(record)
             elif error.code() == KafkaError._PARTITION_EOF:
                 reached = record.offset()
                 if reached == OFFSET_INVALID or reached >= max(wait_to, 0):
-                    return sound, True
+                    return valid, True
             elif error.code() == KafkaError._AUTO_OFFSET_RESET:
-                self._assign_again(client, place)
+                self._assign_again(client, partition)
                 return [], False
             else:
-                problem = translate_error(error, _describe_reading(place), self.settings)
-                # The client reconnects by itself.
+                problem = translate_error(error, _describe_reading(partition), self.settings)
+                # After a connection error the client reconnects by itself.
                 if not isinstance(problem, KafkaAway):
                     raise problem
-        return sound, False
+        return valid, False
 
-    def _assign_again(self, client: Consumer, place: TopicPartition) -> None:
-        """Go on where it was; a broker that has just come back says for a moment that there is no such offset."""
+    def _assign_again(self, client: Consumer, partition: TopicPartition) -> None:
+        """Resume at the current position; a restarting broker briefly reports that the offset does not exist."""
         try:
-            start, _ = client.get_watermark_offsets(place, timeout=_REQUEST_SECONDS)
+            start, _ = client.get_watermark_offsets(partition, timeout=_REQUEST_SECONDS)
         except KafkaException as error:
-            problem = translate_error(error.args[0], _describe_reading(place), self.settings)
+            problem = translate_error(error.args[0], _describe_reading(partition), self.settings)
             if not isinstance(problem, KafkaAway):
                 raise problem from error
         else:
-            if start > place.offset:
-                raise topic_trimmed(place.topic, place.partition, place.offset)
+            if start > partition.offset:
+                raise topic_trimmed(partition.topic, partition.partition, partition.offset)
         time.sleep(_AGAIN_SECONDS)
-        client.assign([place])
+        client.assign([partition])
 
-    def _take(self) -> "_PooledConsumer":
+    def _borrow_consumer(self) -> "_PooledConsumer":
         with self._lock:
             if self._idle:
                 return self._idle.pop()
         return _PooledConsumer(self.settings, committed=self._committed)
 
-    def _give_back(self, consumer: "_PooledConsumer", *, is_sound: bool) -> None:
-        if is_sound:
+    def _return_consumer(self, consumer: "_PooledConsumer", *, is_usable: bool) -> None:
+        if is_usable:
             consumer.client.unassign()
             with self._lock:
                 if len(self._idle) < _MAX_IDLE_CONSUMERS:
@@ -216,29 +220,29 @@ class Fetcher:
 
 
 class _PooledConsumer:
-    """A consumer, and what it has said of its connections."""
+    """A consumer, and the last error of its connections."""
 
-    __slots__ = ("client", "said")
+    __slots__ = ("client", "client_error")
 
     def __init__(self, settings: KafkaSettings, *, committed: bool) -> None:
-        self.said = LastClientError()
-        self.client = new_consumer(settings, self.said, committed=committed, defaults=_FETCH_DEFAULTS)
+        self.client_error = LastClientError()
+        self.client = new_consumer(settings, self.client_error, committed=committed, defaults=_FETCH_DEFAULTS)
 
 
 def topic_trimmed(topic: str, partition: int, offset: int) -> TopicTrimmed:
-    """Return the error for records that a topic does not keep any more."""
+    """Return the error for records that the topic has already deleted."""
     return TopicTrimmed(
         f"The topic {topic!r} has no record {offset} in partition {partition} any more.",
-        rule="What was bound to a timestamp is read again after a restart, so Kafka must keep it as long.",
-        remedy="Raise the topic's retention; a query without a checkpoint begins at what is left.",
+        rule="Bound records are read again after a restart, so Kafka must keep them until then.",
+        remedy="Raise the topic's retention.ms. A query with a new checkpoint starts at the earliest record left.",
         topic=topic,
         partition=partition,
         offset=offset,
     )
 
 
-def _describe_reading(place: TopicPartition) -> str:
-    return f"reading the topic {place.topic}, partition {place.partition}"
+def _describe_reading(partition: TopicPartition) -> str:
+    return f"reading the topic {partition.topic}, partition {partition.partition}"
 
 
 PartitionKey = tuple[str, int]
@@ -250,100 +254,101 @@ _NEWEST_POLL_SECONDS: Final = 0.2
 
 
 class NewestTimes:
-    """Says of what a broker tells whether it is committed, and looks at the last records where it is not.
+    """Finds the newest times of committed records.
 
-    A broker that is asked for the record with the greatest timestamp says nothing while that one belongs to a
-    transaction that is open, and counts those of transactions that were aborted.
+    Asked for the record with the greatest timestamp, a broker returns none while that record is in an open transaction,
+    and counts aborted ones. So the record is read to check it; if it is not committed, the last records are read.
     """
 
     def __init__(self, settings: KafkaSettings, *, patience: float = _NEWEST_PATIENCE_SECONDS) -> None:
-        """Read from the cluster of these settings; one thread at a time."""
+        """Read from the cluster of these settings. Not thread-safe."""
         self._settings = settings
         self._patience = patience
         self._client: Any = None
-        self._said = LastClientError()
+        self._client_error = LastClientError()
 
-    def confirmed(
+    def committed_times(
         self,
-        told: Mapping[PartitionKey, tuple[int, int]],
+        candidates: Mapping[PartitionKey, tuple[int, int]],
         ranges: Mapping[PartitionKey, tuple[int, int]],
         latest: int | None = None,
     ) -> dict[PartitionKey, int]:
-        """Return times, in milliseconds, that committed records have, the greatest that is known of each partition.
+        """Return the greatest known time of committed records of each partition, in milliseconds.
 
-        `told` is the offset and the time that a broker named; `ranges` is where each partition begins and ends. Times
-        after the `latest` do not count. A partition of which nothing can be said is left out.
+        `candidates` are the (offset, time) that the broker named; `ranges` the (start, end) of each partition. Times
+        after `latest` do not count. Partitions without a known time are left out.
         """
-        wanted = {
-            place: (offset, ranges[place][1])
-            for place, (offset, time) in told.items()
-            if offset < ranges[place][1] and (latest is None or time <= latest)
+        offsets = {
+            partition: offset
+            for partition, (offset, time) in candidates.items()
+            if offset < ranges[partition][1] and (latest is None or time <= latest)
         }
-        first = self._read({place: (offset, offset + 1) for place, (offset, _) in wanted.items()})
-        found = {place: told[place][1] for place, times in first.items() if times}
-        rest = {
-            place: (max(start, end - _TAIL_RECORDS), end)
-            for place, (start, end) in ranges.items()
-            if place not in found and end > start
+        confirmed = self._read({partition: (offset, offset + 1) for partition, offset in offsets.items()})
+        newest = {partition: candidates[partition][1] for partition, times in confirmed.items() if times}
+        tails = {
+            partition: (max(start, end - _TAIL_RECORDS), end)
+            for partition, (start, end) in ranges.items()
+            if partition not in newest and end > start
         }
-        for place, times in self._read(rest).items():
+        for partition, times in self._read(tails).items():
             counted = [time for time in times if latest is None or time <= latest]
             if counted:
-                found[place] = max(counted)
-        return found
+                newest[partition] = max(counted)
+        return newest
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the consumer."""
         if self._client is not None:
             self._client.close()
             self._client = None
 
     def _read(self, ranges: Mapping[PartitionKey, tuple[int, int]]) -> dict[PartitionKey, list[int]]:
         """Return the times of the committed records in these ranges."""
-        found: dict[PartitionKey, list[int]] = {place: [] for place in ranges}
-        left = dict(ranges)
-        if not left:
-            return found
+        times: dict[PartitionKey, list[int]] = {partition: [] for partition in ranges}
+        unread = dict(ranges)
+        if not unread:
+            return times
         client = self._consumer()
-        client.assign([TopicPartition(*place, start) for place, (start, _) in left.items()])
+        client.assign([TopicPartition(*partition, start) for partition, (start, _) in unread.items()])
         try:
-            give_up = time.monotonic() + self._patience
-            while left:
-                # To wait for many would be to wait for the whole time.
+            deadline = time.monotonic() + self._patience
+            while unread:
+                # `consume` would wait for all 1,000 records, so wait with `poll`.
                 first = client.poll(_NEWEST_POLL_SECONDS)
                 for record in [] if first is None else [first, *client.consume(1_000, 0)]:
-                    self._take(record, left, found)
-                if left and time.monotonic() > give_up:
-                    doing = f"looking for the newest records of {next(iter(left))[0]}"
-                    raise translate_error(KafkaError(KafkaError._TIMED_OUT), doing, self._settings, self._said.error)
+                    self._add_record(record, unread, times)
+                if unread and time.monotonic() > deadline:
+                    doing = f"reading the newest records of {next(iter(unread))[0]}"
+                    error = KafkaError(KafkaError._TIMED_OUT)
+                    raise translate_error(error, doing, self._settings, self._client_error.error)
         finally:
             client.unassign()
-        return found
+        return times
 
-    def _take(
-        self, record: Any, left: dict[PartitionKey, tuple[int, int]], found: dict[PartitionKey, list[int]]
+    def _add_record(
+        self, record: Any, unread: dict[PartitionKey, tuple[int, int]], times: dict[PartitionKey, list[int]]
     ) -> None:
-        place, error = (record.topic(), record.partition()), record.error()
-        if place not in left:
+        partition, error = (record.topic(), record.partition()), record.error()
+        if partition not in unread:
             return
         if error is None:
-            if record.offset() < left[place][1]:
-                found[place].append(record.timestamp()[1])
-            if record.offset() >= left[place][1] - 1:
-                del left[place]
+            if record.offset() < unread[partition][1]:
+                times[partition].append(record.timestamp()[1])
+            if record.offset() >= unread[partition][1] - 1:
+                del unread[partition]
         elif error.code() == KafkaError._AUTO_OFFSET_RESET or (
             error.code() == KafkaError._PARTITION_EOF
-            and (record.offset() == OFFSET_INVALID or record.offset() >= left[place][1])
+            and (record.offset() == OFFSET_INVALID or record.offset() >= unread[partition][1])
         ):
-            # What was trimmed meanwhile says nothing any more.
-            del left[place]
+            # At the end, or the records were deleted meanwhile.
+            del unread[partition]
 
     def _consumer(self) -> Any:
         if self._client is None:
-            # A few records are looked at, and then another place.
+            # Fetch little: only a few records of each partition are read.
             self._client = new_consumer(
                 self._settings,
-                self._said,
+                self._client_error,
                 fetch_queue_backoff_ms=5,
                 fetch_wait_max_ms=20,
                 max_partition_fetch_bytes=65_536,

@@ -1,4 +1,4 @@
-"""Errors of Kafka's client as errors of Floodmark, and which of them are worth a retry."""
+"""Translates errors of the Kafka client into errors of Floodmark, and retries those that are temporary."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ _AWAY: Final = {
     KafkaError._TIMED_OUT_QUEUE,
     KafkaError._MSG_TIMED_OUT,
     KafkaError._RESOLVE,
-    # "No leaders found": a broker that has just come back.
+    # "No leaders found": a broker that is just restarting.
     KafkaError._NOENT,
     KafkaError.REQUEST_TIMED_OUT,
     KafkaError.LEADER_NOT_AVAILABLE,
@@ -29,7 +29,7 @@ _AWAY: Final = {
     KafkaError.NOT_ENOUGH_REPLICAS,
     KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
     KafkaError.NETWORK_EXCEPTION,
-    # A broker that has come back, and a client that has not heard of it.
+    # A broker has restarted, and the client still has old metadata.
     KafkaError.FENCED_LEADER_EPOCH,
     KafkaError.UNKNOWN_LEADER_EPOCH,
     KafkaError.OFFSET_NOT_AVAILABLE,
@@ -50,22 +50,22 @@ _UNKNOWN: Final = {KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION, Kaf
 
 
 def is_unknown_partition(error: KafkaError) -> bool:
-    """Return whether an error says that a topic or partition is not known, perhaps only not yet to this client."""
-    # "No leaders found" is what it says of a partition that was added.
+    """Return whether an error says that a topic or partition does not exist, perhaps only not yet for this client."""
+    # "No leaders found" is reported for a partition that was just added.
     return error.code() in _UNKNOWN or error.code() == KafkaError._NOENT
 
 
 def await_partitions(client: Any, topic: str, partitions: int, seconds: float) -> None:
-    """Let a client see that a topic has at least so many partitions; it looks by itself only every few minutes."""
-    give_up = time.monotonic() + seconds
+    """Wait until the client sees at least this many partitions; by itself it refreshes only every few minutes."""
+    deadline = time.monotonic() + seconds
     while len(client.list_topics(topic, timeout=seconds).topics[topic].partitions) < partitions:
-        if time.monotonic() > give_up:
+        if time.monotonic() > deadline:
             raise KafkaException(KafkaError(KafkaError._UNKNOWN_PARTITION))
         time.sleep(0.02)
 
 
 class LastClientError:
-    """Remembers what a client has said of its connections: an attempt that runs out of time does not say why."""
+    """The last error of a client's connections. A request that times out does not say why; this does."""
 
     __slots__ = ("error",)
 
@@ -73,37 +73,40 @@ class LastClientError:
         self.error: KafkaError | None = None
 
     def __call__(self, error: KafkaError) -> None:
-        """Keep the error; the client calls this as its error callback."""
-        # That all brokers are down says less than what made them so.
+        """Store the error; the client calls this as its error callback."""
+        # "All brokers down" hides the reason why.
         if error.code() != KafkaError._ALL_BROKERS_DOWN:
             self.error = error
 
 
 def translate_error(
-    error: KafkaError, doing: str, settings: KafkaSettings, said: KafkaError | None = None
+    error: KafkaError, doing: str, settings: KafkaSettings, client_error: KafkaError | None = None
 ) -> FloodmarkError:
-    """Return the error for what went wrong while `doing` something; `said` is what the client said before."""
-    if error.code() in _AWAY and said is not None and said.code() in _REFUSED:
-        error = said
-    reason = error.str() if said is None or said is error else f"{error.str()}; {said.str()}"
+    """Return the Floodmark error for a Kafka error while `doing` something; `client_error` may tell the real cause."""
+    if error.code() in _AWAY and client_error is not None and client_error.code() in _REFUSED:
+        error = client_error
+    reason = error.str()
+    if client_error is not None and client_error is not error:
+        reason += f"; {client_error.str()}"
     fact = f"Kafka at {settings.servers} failed at {doing}: {reason}."
     fields: dict[str, Any] = {"servers": settings.servers, "doing": doing, "kafka_code": error.name()}
     if error.code() in _AWAY:
-        rule = "A broker must answer in time; what was asked for may be asked again."
+        rule = "A broker must answer within the timeout. The request can be retried."
         return KafkaAway(fact, rule=rule, remedy="Check that the brokers run and can be reached.", **fields)
     if error.code() in _REFUSED:
-        rule = "Kafka lets in whom it knows, and lets them do what they may."
-        remedy = "Check the options kafka.security.protocol, kafka.sasl.* and kafka.ssl.*, and the rights of the user."
+        rule = "Kafka requires authentication and authorization of the user."
+        remedy = "Check the options kafka.security.protocol, kafka.sasl.* and kafka.ssl.*, and the ACLs of the user."
         return KafkaRefused(fact, rule=rule, remedy=remedy, **fields)
     if error.code() in _UNKNOWN:
-        rule = "A topic is there before it is used."
-        return UnknownTopic(fact, rule=rule, remedy="Check its name, or create it.", **fields)
-    rule = "What a broker refuses for good is not tried again."
-    return KafkaFailed(fact, rule=rule, remedy="See what it says.", **fields)
+        rule = "A topic must exist before it is used."
+        return UnknownTopic(fact, rule=rule, remedy="Check the topic's name, or create it.", **fields)
+    rule = "This error is not temporary, so the request is not retried."
+    remedy = f"Look for {error.name()} in the brokers' logs, correct what it names, and try again."
+    return KafkaFailed(fact, rule=rule, remedy=remedy, **fields)
 
 
 def new_client(kind: Callable[[dict[str, Any]], T], options: Mapping[str, Any], settings: KafkaSettings) -> T:
-    """Return a new producer, consumer or admin client with these options, which are those of the settings and more."""
+    """Return a new producer, consumer or admin client; raise InvalidOption if it does not accept the options."""
     try:
         return kind(dict(options))
     except KafkaException as error:
@@ -111,28 +114,28 @@ def new_client(kind: Callable[[dict[str, Any]], T], options: Mapping[str, Any], 
 
 
 def invalid_client_option(error: KafkaException, settings: KafkaSettings) -> InvalidOption:
-    """Return the error for options that Kafka's client does not take."""
-    known = error.args[0]
-    reason = known.str() if isinstance(known, KafkaError) else str(known)
+    """Return the error for options that the Kafka client does not accept."""
+    cause = error.args[0]
+    reason = cause.str() if isinstance(cause, KafkaError) else str(cause)
     for name, value in settings.options.items():
-        # It repeats the value that it does not like, which may be a secret.
+        # The message repeats the value, which may be a secret.
         reason = reason.replace(value, "***") if value and name in reason else reason
     return InvalidOption(
-        f"Kafka's client does not take its options: {reason}.",
-        rule=f"Options that begin with {OPTION_PREFIX} are those of librdkafka.",
-        remedy="Check the option's name and value.",
+        f"The Kafka client does not accept its options: {reason}.",
+        rule=f"Options that begin with {OPTION_PREFIX} are passed to librdkafka.",
+        remedy="Correct the option's name or value as in librdkafka's CONFIGURATION.md.",
     )
 
 
 def retry_while_away(action: Callable[[], T], seconds: float) -> T:
-    """Return what an action returns; while no broker answers, try again for so many seconds."""
-    give_up = time.monotonic() + seconds
+    """Return the result of an action, retrying it for up to `seconds` while no broker answers."""
+    deadline = time.monotonic() + seconds
     pause = 0.05
     while True:
         try:
             return action()
         except KafkaAway:
-            if time.monotonic() + pause > give_up:
+            if time.monotonic() + pause > deadline:
                 raise
             time.sleep(pause)
             pause = min(2 * pause, 1.0)

@@ -1,4 +1,4 @@
-"""The records of a marks topic: how far time has come in the topic beside it. Any client of Kafka can read them."""
+"""The records of a marks topic, which hold the watermarks of the topic beside it. Any Kafka client can read them."""
 
 import json
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ _SUFFIX: Final = ".marks"
 
 
 def marks_topic_of(topic: str) -> str:
-    """Return the name of the marks topic of a topic.
+    """Return the name of a topic's marks topic.
 
     >>> marks_topic_of("orders")
     'orders.marks'
@@ -20,11 +20,10 @@ def marks_topic_of(topic: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MarkRecord:
-    """One record: where every partition of `cut` is read to its offset there, time has come to `lower`.
+    """One record of a marks topic: once every partition is read up to its offset in `cut`, the watermark is `lower`.
 
-    The records of a key are numbered by `seq`; whoever reads one with a number that is not above the last ignores it.
-    A `kind` other than "watermark" says that nobody need wait, or vouch, for what comes; the time that stands is then
-    repeated, if there is one.
+    `seq` numbers the records of a key; a reader ignores a record whose number is not above the last one. A `kind` other
+    than "watermark" says that the writers are idle or unknown; it repeats the current time, if there is one.
 
     >>> record = MarkRecord("at", 1, "watermark", 100, 102, "us", ("till-3",), {0: 20})
     >>> MarkRecord.load(record.save()) == record
@@ -43,7 +42,7 @@ class MarkRecord:
     cut: dict[int, int]
 
     def save(self) -> bytes:
-        """Return the value of the record, which is JSON."""
+        """Return the value of the record, as JSON."""
         saved = {
             "key": self.key,
             "seq": self.seq,
@@ -58,7 +57,7 @@ class MarkRecord:
 
     @classmethod
     def load(cls, value: bytes) -> "MarkRecord":
-        """Return what the value of a record says."""
+        """Return a record from its value."""
         try:
             saved = json.loads(value)
             return cls(
@@ -74,6 +73,6 @@ class MarkRecord:
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise SnapshotInvalid(
                 f"A record of a marks topic is {value!r:.200}.",
-                rule="It is JSON with key, seq, kind, lower, upper, unit, writers and cut.",
-                remedy="Check who else writes to the topic.",
+                rule="A mark record is JSON with key, seq, kind, lower, upper, unit, writers and cut.",
+                remedy="Stop other programs from writing to the marks topic, and delete it if it has such records.",
             ) from error

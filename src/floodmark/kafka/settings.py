@@ -1,4 +1,4 @@
-"""Where a Kafka cluster is, and how to get in. Secrets are kept apart from all that is shown or stored."""
+"""How to connect to a Kafka cluster. Secrets are kept out of everything that is shown or stored."""
 
 import os
 from collections.abc import Mapping
@@ -8,17 +8,17 @@ from typing import Any, Final
 from floodmark.errors import InvalidOption
 
 OPTION_PREFIX: Final = "kafka."
-"""What options of Kafka's client begin with where there are others too, as Spark users know it."""
+"""Prefix of Kafka client options among other options, as in Spark."""
 
 VARIABLE_PREFIX: Final = "FLOODMARK_KAFKA_"
-"""Options may also come from variables: FLOODMARK_KAFKA_SASL_PASSWORD is sasl.password."""
+"""Prefix of environment variables with client options: FLOODMARK_KAFKA_SASL_PASSWORD sets sasl.password."""
 
 MAX_RECORD_BYTES: Final = 16 * 2**20
-"""How large a record may be."""
+"""Maximum size of a record."""
 
 _SCHEME: Final = "kafka://"
 _SECRET_WORDS: Final = ("password", "secret", "token", "jaas", "key.pem", "credentials", "oauthbearer.config")
-# What Java's client calls otherwise; ours would only say that it does not know the name.
+# Options of the Java client, and what to use instead.
 _JAVA_NAMES: Final = {
     "sasl.jaas.config": "kafka.sasl.username and kafka.sasl.password",
     "ssl.truststore.location": "kafka.ssl.ca.location, a PEM file",
@@ -32,7 +32,7 @@ _JAVA_NAMES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class KafkaSettings:
-    """The brokers of a cluster, and options of the client, under librdkafka's names.
+    """The brokers of a cluster, and client options under their librdkafka names.
 
     >>> settings = KafkaSettings.of("kafka://one:9092,two:9092", {"kafka.sasl.password": "secret"})
     >>> settings
@@ -46,28 +46,28 @@ class KafkaSettings:
 
     @classmethod
     def of(cls, address: str, options: Mapping[str, str] | None = None) -> "KafkaSettings":
-        """Return the settings for brokers, as `kafka://host:port,...` or as host:port alone, with `kafka.` options."""
+        """Return settings for `kafka://host:port,...` or `host:port,...`, with options that may begin with `kafka.`."""
         servers = address.removeprefix(_SCHEME).strip()
         if not servers or "/" in servers or "@" in servers or "?" in servers:
-            # What stands before an @ may be a password.
+            # The text before an @ may be a password.
             shown = address if "@" not in address else f"{_SCHEME}***@{address.rpartition('@')[2]}"
             raise InvalidOption(
                 f"The address of Kafka is {shown!r}.",
-                rule="It is kafka://host:port, with commas between several brokers, and nothing else.",
-                remedy="Give users and passwords as options such as kafka.sasl.password.",
+                rule="An address is kafka://host:port, with commas between several brokers, and nothing else.",
+                remedy="Set user and password as the options kafka.sasl.username and kafka.sasl.password.",
             )
         return cls(servers, {**_options_of_environment(os.environ), **_strip_prefix(options or {})})
 
     @property
     def url(self) -> str:
-        """The address, which has no secret in it."""
+        """The address, without secrets."""
         return _SCHEME + self.servers
 
     def client(self, **own: Any) -> dict[str, Any]:
-        """Return the options of a client, with `own` ones, dots written as underscores, which nobody may change."""
+        """Return the options of a client. Options in `own`, with underscores for dots, override all others."""
         return {
             "bootstrap.servers": self.servers,
-            # Broken connections are part of life: who asks is told, in one error, when it takes too long.
+            # Connection errors are reported by exceptions, so the client need not log them.
             "log_level": 0,
             "reconnect.backoff.ms": 100,
             "reconnect.backoff.max.ms": 2_000,
@@ -81,23 +81,23 @@ class KafkaSettings:
 
 
 def _strip_prefix(options: Mapping[str, str]) -> dict[str, str]:
-    """Return options under the names of the client, or refuse those that it would take for something else."""
-    found = {}
+    """Return options under their librdkafka names; raise an error for options of the Java client."""
+    bare_options = {}
     for name, value in options.items():
         bare = name.removeprefix(OPTION_PREFIX)
         if bare in _JAVA_NAMES:
             raise InvalidOption(
-                f"The option {OPTION_PREFIX}{bare} is one of Java's client.",
-                rule="Floodmark has no Java of its own: its options are those of librdkafka.",
+                f"The option {OPTION_PREFIX}{bare} belongs to the Java client.",
+                rule="Floodmark uses librdkafka, whose options have other names.",
                 remedy=f"Use {_JAVA_NAMES[bare]}.",
                 option=OPTION_PREFIX + bare,
             )
-        found[bare] = value
-    return found
+        bare_options[bare] = value
+    return bare_options
 
 
 def _options_of_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return what variables say of the client.
+    """Return the client options set by environment variables.
 
     >>> _options_of_environment({"FLOODMARK_KAFKA_SASL_USERNAME": "me", "HOME": "elsewhere"})
     {'sasl.username': 'me'}

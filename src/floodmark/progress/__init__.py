@@ -2,11 +2,13 @@
 
 | class | keeps |
 |---|---|
-| `Coalescer` | per key, the minimum over inputs; knows idle, revived and finished |
+| `Coalescer` | per key, the minimum over inputs; inputs may be idle, revived or finished |
 | `GroupedCoalescer` | the same on two levels: inputs of a group, then groups |
 | `OriginWatermarks` | watermarks made from the rows of each origin by a `Generator`, merged |
 | `Tracker` | per origin, the longest gap-free prefix of parallel, repeated work and its watermark |
 | `Alignment` | how far ahead of the slowest input a fast one may read |
+
+Every room may import this one; it imports only `errors` and `_util`. Start with `coalescer`, then `origin_watermarks`.
 """
 
 from floodmark._util.codec import Snapshot

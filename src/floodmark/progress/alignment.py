@@ -1,4 +1,4 @@
-"""Alignment: how far ahead of the slowest a source, or one partition of it, may read."""
+"""Alignment: how far ahead of the slowest input a source, or one of its partitions, may read."""
 
 from dataclasses import dataclass
 
@@ -10,14 +10,14 @@ from floodmark.progress.generators import check_duration
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """What was last heard of one partition of a source."""
+    """The last report of a source or partition."""
 
     time: int
     is_idle: bool = False
 
 
 class Alignment:
-    """Holds fast inputs back: each may read up to the lowest time that any active one reported, plus a drift.
+    """Limits fast inputs: each may read up to the lowest reported time of any active input, plus a drift.
 
     >>> group = Alignment(drift=1000)
     >>> group.report("orders", 42)
@@ -27,9 +27,9 @@ class Alignment:
     >>> group.is_held("payments"), group.is_held("orders")
     (True, False)
 
-    A source may report for itself or for each of its partitions; what counts is the lowest. A source that has not
-    reported yet, is idle, has finished or was removed, holds nobody back. Unlike a watermark, the allowed time may
-    fall: when an input comes back that lags. Held means strictly above it.
+    A source may report for itself or for each of its partitions; the lowest counts. A source that has not reported, is
+    idle, or was removed does not hold back others. Unlike a watermark, the allowed time may fall, when a lagging input
+    becomes active again. An input is held if its time is strictly above the allowed time.
     """
 
     __slots__ = ("_drift", "_members")
@@ -40,12 +40,12 @@ class Alignment:
         self._members: dict[tuple[Name, Name | None], _Member] = {}
 
     def report(self, source: Name, time: int, *, partition: Name | None = None) -> int | None:
-        """Take how far an input has come, which makes it active; return what is allowed now."""
+        """Report the time of an input, which makes it active; return the allowed time."""
         self._members[source, partition] = _Member(check_watermark(time))
         return self.allowed
 
     def idle(self, source: Name, *, partition: Name | None = None) -> int | None:
-        """Let an input hold nobody back until it reports again; return what is allowed now.
+        """Ignore an input until it reports again; return the allowed time.
 
         >>> group = Alignment(drift=10)
         >>> _ = group.report("orders", 1), group.report("payments", 500)
@@ -56,19 +56,19 @@ class Alignment:
         return self.allowed
 
     def remove(self, source: Name, *, partition: Name | None = None) -> int | None:
-        """Forget an input, because it has finished or was taken out; return what is allowed now."""
+        """Remove an input; return the allowed time."""
         self._member(source, partition)
         del self._members[source, partition]
         return self.allowed
 
     @property
     def allowed(self) -> int | None:
-        """The time up to which all may read; None if nobody holds anybody back."""
+        """The time up to which inputs may read; None if there is no limit."""
         active = [member.time for member in self._members.values() if not member.is_idle]
         return min(min(active) + self._drift, INT64_MAX) if active else None
 
     def is_held(self, source: Name, *, partition: Name | None = None) -> bool:
-        """Return whether an input must wait: the partition, or without one the source by its slowest partition."""
+        """Return whether an input must wait; a source without `partition` is judged by its slowest partition."""
         allowed = self.allowed
         if partition is not None:
             members = [self._member(source, partition)]
@@ -89,22 +89,22 @@ class Alignment:
         """
         allowed = self.allowed
         return tuple(
-            place
-            for place, member in self._members.items()
+            name
+            for name, member in self._members.items()
             if allowed is not None and not member.is_idle and member.time > allowed
         )
 
     def slowest(self) -> tuple[tuple[Name, Name | None], ...]:
-        """Return the inputs that hold the others back, as (source, partition).
+        """Return the inputs that hold back the others, as (source, partition).
 
         >>> group = Alignment(drift=1)
         >>> _ = group.report("orders", 3), group.report("payments", 12)
         >>> group.slowest()
         (('orders', None),)
         """
-        active = {place: member.time for place, member in self._members.items() if not member.is_idle}
+        active = {name: member.time for name, member in self._members.items() if not member.is_idle}
         lowest = min(active.values(), default=None)
-        return tuple(place for place, time in active.items() if time == lowest)
+        return tuple(name for name, time in active.items() if time == lowest)
 
     def _member(self, source: Name, partition: Name | None) -> _Member:
         member = self._members.get((source, partition))
@@ -112,8 +112,8 @@ class Alignment:
             where = "" if partition is None else f", partition {partition!r},"
             raise UnknownInput(
                 f"The source {source!r}{where} has not reported.",
-                rule="An input is known from its first report on.",
-                remedy="Report first, or correct the name.",
+                rule="An input is known after its first report.",
+                remedy=f"Call report({source!r}, ...) first, or check the name.",
                 input=source,
                 partition=partition,
             )

@@ -1,4 +1,4 @@
-"""The coalescer: per key, the minimum over inputs; it knows idle, revived and finished ones, and explains itself."""
+"""The coalescer: per key, the minimum over its inputs, which may be idle, revived or finished; with explanations."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,12 +25,12 @@ from floodmark.progress.columns import Int64Array, watermark_column
 from floodmark.progress.signals import IDLE, Signal, check_key
 
 NotRising = Literal["fail", "ignore"]
-"""What happens to a watermark that is not above the one before it."""
+"""What to do with a watermark that is not above the previous one of its input."""
 
 
 @dataclass(frozen=True, slots=True)
 class InputView:
-    """One input on one key. `since` is when it last spoke on the key; without a value, when it became what it is."""
+    """One input on one key. `since` is the time of its last watermark on the key, else of its last change of state."""
 
     name: Name
     state: str
@@ -40,7 +40,7 @@ class InputView:
     holds: bool
 
     def __str__(self) -> str:
-        """Return one line for a person."""
+        """Return one line of text."""
         where = "no watermark yet" if self.time is None else f"at {self.time}"
         since = "" if self.since is None else f" since {self.since}"
         note = ", holds" if self.holds else ", left out until it has caught up" if self.left_out else ""
@@ -49,10 +49,10 @@ class InputView:
 
 @dataclass(frozen=True, slots=True)
 class KeyView:
-    """One key: the watermark that left last, who holds it there since when, and who does not bring it at all.
+    """One key: its last output watermark, and which inputs hold it back since when.
 
-    `lacking` names active inputs that bring other keys but never this one. Where they are not expected to,
-    drop the key or take those inputs out; until then it stands still.
+    `lacking` names active inputs that send other keys but never this one. If they never will, drop the key or remove
+    those inputs; until then the key does not advance.
     """
 
     key: str
@@ -64,11 +64,11 @@ class KeyView:
     inputs: tuple[InputView, ...] = field(repr=False)
 
     def __str__(self) -> str:
-        """Return the answer in one line and the inputs below it."""
+        """Return one line for the key, and one below it for each input."""
         where = "no watermark yet" if self.watermark is None else f"at {self.watermark}"
         since = "" if self.since is None else f" since {self.since}"
-        who = f", held by {', '.join(map(str, self.holders))}{since}" if self.holders else ", held by nobody"
-        lines = [f"{self.key}: {where}{who}", *(f"  {view}" for view in self.inputs)]
+        held = f", held by {', '.join(map(str, self.holders))}{since}" if self.holders else ", held by no input"
+        lines = [f"{self.key}: {where}{held}", *(f"  {view}" for view in self.inputs)]
         if self.lacking:
             lines.append(f"  never on this key, though on others: {', '.join(map(str, self.lacking))}")
         return "\n".join(lines)
@@ -76,23 +76,23 @@ class KeyView:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The state of a coalescer, key by key. `ignored` counts watermarks that did not rise and were dropped."""
+    """The state of a coalescer, key by key. `ignored` counts dropped watermarks that did not rise."""
 
     is_idle: bool
     ignored: int
     keys: Mapping[str, KeyView]
 
     def __str__(self) -> str:
-        """Return all keys for a person."""
+        """Return all keys as text."""
         lines = ["idle: all inputs are idle"] if self.is_idle else []
         return "\n".join([*lines, *map(str, self.keys.values())])
 
 
 class Coalescer:
-    """Merges the watermarks of several inputs: per key, the minimum over the inputs that are active.
+    """Merges the watermarks of several inputs: per key, the minimum over the active inputs.
 
-    Each call returns the signals that leave, in order: a tuple of `Watermark`, and `IDLE` when all inputs have
-    become idle. Time in the sense of "since when" is an argument of each call (`now`, any clock, may be left out).
+    Each call returns the output signals in order: a tuple of `Watermark`, and `IDLE` when all inputs have become idle.
+    `now` may be the time of any clock; it is only used to explain since when an input holds the minimum.
 
     >>> merged = Coalescer(["left", "right"])
     >>> merged.watermark("left", "order_time", 10)
@@ -105,13 +105,13 @@ class Coalescer:
     The rules:
 
     - A watermark must be above the previous one of its input and key: `not_rising="fail"` raises, `"ignore"` drops.
-    - Idleness has no key. An idle input is left out on all keys; an event or a watermark on any key revives it on all.
-    - When every input that has not finished is idle, each key moves to the highest watermark ever seen on it, and
-      `IDLE` follows, once.
-    - A revived input that has fallen behind the output holds it (`revived="hold"`) or is left out until it has
+    - Idleness has no key. An idle input is ignored on all keys; an event or a watermark on any key revives it on all.
+    - When every input that has not finished is idle, each key advances to the highest watermark ever seen on it, and
+      `IDLE` follows once.
+    - A revived input that has fallen behind the output holds it back (`revived="hold"`) or is left out until it has
       caught up (`"exclude"`). The output never goes back.
-    - A finished input is left out for ever; when all have finished, nothing more comes out.
-    - A key that only some inputs carry is held until the others bring it, go idle, finish, or are removed;
+    - A finished input is ignored for good; when all have finished, there is no more output.
+    - A key that only some inputs send is held back until the others send it, go idle, finish, or are removed;
       `partial_keys()` names it.
     """
 
@@ -125,12 +125,12 @@ class Coalescer:
         revived: Revived = "hold",
         not_rising: NotRising = "fail",
     ) -> None:
-        """Merge `inputs`. With `keys`, any other key is refused; without, keys appear as they come."""
+        """Merge `inputs`. With `keys`, any other key is an error; without, keys are added as they arrive."""
         if not_rising not in ("fail", "ignore"):
             raise InvalidOption(
                 f"not_rising is {not_rising!r}.",
                 rule="It must be 'fail' or 'ignore'.",
-                remedy="Use 'fail' to find the input that is wrong, 'ignore' to live with it.",
+                remedy="Use 'fail' to find the faulty input, 'ignore' to drop such watermarks.",
                 not_rising=not_rising,
             )
         self._not_rising = not_rising
@@ -142,7 +142,7 @@ class Coalescer:
             self.add(name)
 
     def watermark(self, name: Name, key: str, time: int, now: int | None = None) -> tuple[Signal, ...]:
-        """Take a watermark from an input.
+        """Process a watermark of an input.
 
         >>> Coalescer(["p0"]).watermark("p0", "order_time", 10)
         (Watermark(key='order_time', time=10),)
@@ -153,7 +153,7 @@ class Coalescer:
             time = check_watermark(time)
         if type(now) is not int:
             now = check_now(now)
-        state = self._keys.states.get(key) or self._keys.take(key)
+        state = self._keys.states.get(key) or self._keys.get_or_create(key)
         if state is not None and state.seen[slot] and time <= state.values[slot]:
             if self._not_rising == "fail":
                 raise _not_rising_error(name, key, time, state.values[slot])
@@ -169,10 +169,9 @@ class Coalescer:
     def watermark_batch(
         self, names: Sequence[Name], times: Mapping[str, ArrayLike], now: int | None = None
     ) -> tuple[Signal, ...]:
-        """Take watermarks from many inputs on one or more keys at once: all of them, or on an error none.
+        """Process watermarks of many inputs on one or more keys; on an error none is applied.
 
-        `times` holds a column for each key, in the order of `names`. What leaves is what leaves after the last of
-        them: one watermark a key, not the steps between.
+        `times` has a column for each key, in the order of `names`. At most one watermark per key is returned, the last.
 
         >>> merged = Coalescer(["p0", "p1"])
         >>> merged.watermark_batch(["p0", "p1"], {"order_time": [10, 12], "ship_time": [5, 4]})
@@ -186,12 +185,12 @@ class Coalescer:
         columns = {key: watermark_column(column, f"watermark of {key}", len(slots)) for key, column in times.items()}
         for key in columns:
             self._keys.check(key)
-        rising = {key: self._rising(names, slots, key, column) for key, column in columns.items()}
+        rising = {key: self._check_rising(names, slots, key, column) for key, column in columns.items()}
         for slot in slots[inputs.states()[slots] == IDLE_STATE].tolist():
             self._revive(slot, now)
         signals: list[Signal] = []
         for key, column in columns.items():
-            state = self._keys.take(key)
+            state = self._keys.get_or_create(key)
             if state is None:
                 continue
             rises = rising[key]
@@ -201,7 +200,7 @@ class Coalescer:
         return tuple(signals)
 
     def event(self, name: Name, now: int | None = None) -> None:
-        """Take note of a row from an input: it is active.
+        """Note a row of an input, which makes the input active.
 
         >>> merged = Coalescer(["p0", "p1"])
         >>> merged.idle("p0")
@@ -215,7 +214,7 @@ class Coalescer:
             self._revive(slot, check_now(now))
 
     def idle(self, name: Name, now: int | None = None) -> tuple[Signal, ...]:
-        """Leave an input out until it speaks again; to say so twice is no error.
+        """Ignore an input until it sends something again; calling it twice is no error.
 
         >>> merged = Coalescer(["p0", "p1"])
         >>> merged.idle("p0")
@@ -229,10 +228,10 @@ class Coalescer:
         self._inputs.become_idle(slot, check_now(now))
         for state in self._keys.states.values():
             state.leave(slot)
-        return self._after_leaving()
+        return self._release()
 
     def finish(self, name: Name, now: int | None = None) -> tuple[Signal, ...]:
-        """Leave an input out for ever: it has ended.
+        """Ignore an input for good: it has ended.
 
         >>> merged = Coalescer(["p0", "p1"])
         >>> merged.watermark("p0", "order_time", 10)
@@ -246,12 +245,12 @@ class Coalescer:
         if was_active:
             for state in self._keys.states.values():
                 state.leave(slot)
-        return self._after_leaving()
+        return self._release()
 
     def add(self, name: Name, *, revived: Revived | None = None, now: int | None = None) -> None:
-        """Add an input. It is active and has no value, so every key waits for it.
+        """Add an input. It is active and has no watermark, so every key waits for it.
 
-        `revived` is this input's own answer to what happens when it comes back from idleness and lags.
+        `revived` overrides the coalescer's policy for this input.
         """
         slot = self._inputs.add(name, revived, check_now(now))
         for state in self._keys.states.values():
@@ -261,7 +260,7 @@ class Coalescer:
         self._is_idle = False
 
     def remove(self, name: Name) -> tuple[Signal, ...]:
-        """Forget an input. What it held back may leave.
+        """Remove an input, and return the watermarks that it held back.
 
         >>> merged = Coalescer(["p0", "p1"])
         >>> merged.watermark("p0", "order_time", 10)
@@ -276,10 +275,10 @@ class Coalescer:
             if was_active:
                 state.leave(slot)
             state.forget(slot)
-        return self._after_leaving()
+        return self._release()
 
     def drop_watermark(self, key: str) -> None:
-        """Forget a key and take no more of it. Its watermarks still show that their input is active.
+        """Remove a key and ignore its watermarks from now on; they still make their input active.
 
         >>> merged = Coalescer(["p0", "p1"])
         >>> merged.drop_watermark("ship_time")
@@ -291,7 +290,7 @@ class Coalescer:
         self._keys.drop(key)
 
     def current(self, key: str) -> int | None:
-        """Return the last watermark that left on `key`, or None if none did.
+        """Return the last output watermark on `key`, or None.
 
         >>> Coalescer(["p0"], keys=["order_time"]).current("order_time") is None
         True
@@ -299,11 +298,11 @@ class Coalescer:
         return self._keys.get(key).emitted
 
     def top(self, key: str) -> int | None:
-        """Return the highest watermark that ever came in on `key`, or None."""
+        """Return the highest input watermark ever seen on `key`, or None."""
         return self._keys.get(key).top
 
     def state_of(self, name: Name) -> str:
-        """Return whether an input is "active", "idle" or "finished".
+        """Return the state of an input: "active", "idle" or "finished".
 
         >>> Coalescer(["p0"]).state_of("p0")
         'active'
@@ -328,7 +327,7 @@ class Coalescer:
 
     @property
     def is_idle(self) -> bool:
-        """Whether `IDLE` was the last thing that left."""
+        """Whether `IDLE` was the last output."""
         return self._is_idle
 
     @property
@@ -337,7 +336,7 @@ class Coalescer:
         return len(self._inputs) > 0 and self._inputs.live == 0
 
     def partial_keys(self) -> dict[str, tuple[Name, ...]]:
-        """Return each key that some inputs bring and others, though they bring other keys, do not: key -> those.
+        """Return {key: inputs that send other keys but not this one}, for keys with such inputs.
 
         >>> merged = Coalescer(["left", "right"])
         >>> _ = merged.watermark("left", "order_time", 10), merged.watermark("right", "ship_time", 10)
@@ -347,7 +346,7 @@ class Coalescer:
         return {key: view.lacking for key, view in self.explain().keys.items() if view.lacking}
 
     def explain(self) -> Explanation:
-        """Return for each key what each input has said, who holds the minimum, and since when.
+        """Return for each key the last watermark of each input, which inputs hold the minimum, and since when.
 
         >>> merged = Coalescer(["p0", "p1"])
         >>> _ = merged.watermark("p0", "order_time", 10, now=500), merged.watermark("p1", "order_time", 30, now=700)
@@ -363,7 +362,7 @@ class Coalescer:
         )
 
     def snapshot(self) -> Snapshot:
-        """Return everything as JSON values.
+        """Return the state as JSON values.
 
         >>> merged = Coalescer(["p0", "p1"])
         >>> _ = merged.watermark("p0", "order_time", 10)
@@ -384,7 +383,7 @@ class Coalescer:
 
     @classmethod
     def restore(cls, snapshot: Snapshot) -> "Coalescer":
-        """Return the coalescer that `snapshot` was taken of."""
+        """Return a coalescer with the state of `snapshot`."""
         with open_snapshot(snapshot, "coalescer") as saved:
             merged = cls(revived=saved["revived"], not_rising=saved["not_rising"])
             merged._inputs.load(saved["inputs"])
@@ -405,8 +404,8 @@ class Coalescer:
         for state in self._keys.states.values():
             state.join(slot, hold=hold)
 
-    def _rising(self, names: Sequence[Name], slots: Int64Array, key: str, times: Int64Array) -> NDArray[np.bool_]:
-        """Return which rows rise, or refuse the first that does not."""
+    def _check_rising(self, names: Sequence[Name], slots: Int64Array, key: str, times: Int64Array) -> NDArray[np.bool_]:
+        """Return which times rise; with not_rising="fail" raise an error for the first that does not."""
         state = self._keys.states.get(key)
         rises = np.ones(len(slots), dtype=np.bool_) if state is None else state.rising(slots, times)
         if state is not None and self._not_rising == "fail" and not rises.all():
@@ -414,8 +413,8 @@ class Coalescer:
             raise _not_rising_error(names[first], key, int(times[first]), state.values[slots[first]])
         return rises
 
-    def _after_leaving(self) -> tuple[Signal, ...]:
-        """Return what an input released by going idle, finishing or being removed."""
+    def _release(self) -> tuple[Signal, ...]:
+        """Return the output after an input went idle, finished or was removed."""
         states = self._keys.states.values()
         if not self._inputs.all_idle():
             return tuple([signal for state in states for signal in state.advance()])
@@ -428,8 +427,8 @@ class Coalescer:
 def _not_rising_error(name: Name, key: str, time: int, before: int) -> WatermarkNotRising:
     return WatermarkNotRising(
         f"The input {name!r} sent {time} on {key!r} after {before}.",
-        rule="The watermarks of an input rise strictly, key by key.",
-        remedy="Send only higher ones, or create the coalescer with not_rising='ignore'.",
+        rule="Watermarks of an input must rise strictly on each key.",
+        remedy=f"Send only times above {before}, or create the coalescer with not_rising='ignore'.",
         input=name,
         key=key,
         time=time,
@@ -438,7 +437,7 @@ def _not_rising_error(name: Name, key: str, time: int, before: int) -> Watermark
 
 
 def explain_key(state: KeyState, inputs: Inputs, keys: Mapping[str, KeyState]) -> KeyView:
-    """Return the view of one key; `keys` tells which inputs bring others."""
+    """Return the view of one key; `keys` shows which inputs send other keys."""
     holding = set(state.holders(inputs.active_slots()))
     views: list[InputView] = []
     lacking: list[Name] = []

@@ -1,7 +1,7 @@
-"""The state of a coalescer: its inputs, its keys, and what each input has said on each key.
+"""The state of a coalescer: its inputs, its keys, and the last watermark of each input on each key.
 
-An input has a slot, a small number; the values of a key are arrays by slot, with a tournament tree above them
-that gives their minimum.
+Each input has a slot, a small number. The watermarks of a key are arrays indexed by slot, with a tournament tree above
+them for the minimum.
 """
 
 from array import array
@@ -18,15 +18,15 @@ from floodmark.progress.columns import Int64Array
 from floodmark.progress.signals import Watermark, check_key
 
 UNKNOWN_SINCE = INT64_MIN
-"""Nobody said what time it was."""
+"""Stands for "since when is not known"."""
 
 
 ABSENT = INT64_MAX
-"""Loses every match: the value of a leaf that does not take part."""
+"""Above every watermark: the value of a leaf that takes no part in the minimum."""
 
 
 Revived = Literal["hold", "exclude"]
-"""What happens to an input that comes back from idleness and lags behind the output."""
+"""What to do with an input that was idle, becomes active, and lags behind the output."""
 
 ACTIVE: Final = 0
 IDLE_STATE: Final = 1
@@ -35,7 +35,7 @@ STATE_NAMES: Final = ("active", "idle", "finished")
 
 
 class Inputs:
-    """Names on slots. A slot is a small number that stays with an input until it is removed."""
+    """Maps input names to slots. A slot stays with its input until the input is removed."""
 
     __slots__ = ("_free", "_overrides", "_slots", "active", "capacity", "live", "revived", "since", "state")
 
@@ -55,39 +55,39 @@ class Inputs:
         slot = self._slots.get(name)
         if slot is None:
             raise UnknownInput(
-                f"The input {name!r} is not known.",
-                rule="An input is added before it is used.",
-                remedy="Add it, or correct the name.",
+                f"There is no input {name!r}.",
+                rule="An input must be added before it is used.",
+                remedy=f"Call add({name!r}) first, or use one of: {', '.join(map(str, self._slots)) or 'none yet'}.",
                 input=name,
             )
         return slot
 
     def live_slot(self, name: Name) -> int:
-        """Return the slot of an input that has not finished."""
+        """Return the slot of an input, or raise an error if it has finished."""
         slot = self._slots.get(name)
         if slot is None or self.state[slot] == FINISHED:
             slot = self.slot(name)
             raise InputFinished(
                 f"The input {name!r} has finished and was used again.",
-                rule="Nothing comes from an input after it has finished.",
-                remedy="Finish it later, or add an input under a new name.",
+                rule="A finished input sends nothing more.",
+                remedy="Call finish() later, or add an input under a new name.",
                 input=name,
             )
         return slot
 
     def live_slots(self, names: Sequence[Name]) -> Int64Array:
-        """Return the slots of many inputs, none of which may be named twice."""
+        """Return the slots of many inputs; no name may occur twice."""
         try:
             slots = np.fromiter((self._slots[name] for name in names), dtype=np.int64, count=len(names))
         except KeyError:
             slots = np.array([self.slot(name) for name in names])
-        for place in np.flatnonzero(self.states()[slots] == FINISHED)[:1]:
-            self.live_slot(names[place])
+        for row in np.flatnonzero(self.states()[slots] == FINISHED)[:1]:
+            self.live_slot(names[row])
         if np.bincount(slots, minlength=1).max() > 1:
             raise BatchInvalid(
                 "An input is named twice in one batch.",
-                rule="A batch holds one watermark for each input and key.",
-                remedy="Keep the highest, or send two batches.",
+                rule="A batch has one watermark for each input and key.",
+                remedy="Send only the highest watermark of the input, or two batches.",
                 column="input",
             )
         return slots
@@ -116,7 +116,7 @@ class Inputs:
         return self.live > 0 and self.active == 0
 
     def holds(self, slot: int) -> bool:
-        """Return whether the input may hold the output when it comes back and lags."""
+        """Return whether a revived input that lags may hold back the output."""
         return self._overrides.get(slot, self.revived) == "hold"
 
     def add(self, name: Name, revived: Revived | None, now: int | None) -> int:
@@ -132,13 +132,13 @@ class Inputs:
         slot = self._slots[name] = self._free.pop()
         if revived is not None:
             self._overrides[slot] = revived
-        self._enter(slot, ACTIVE, now)
+        self._set_state(slot, ACTIVE, now)
         self.live += 1
         self.active += 1
         return slot
 
     def remove(self, name: Name) -> None:
-        """Forget an input."""
+        """Remove an input."""
         slot = self._slots.pop(name)
         self._free.append(slot)
         self._overrides.pop(slot, None)
@@ -146,30 +146,30 @@ class Inputs:
         self.active -= self.state[slot] == ACTIVE
 
     def become_active(self, slot: int, now: int | None) -> None:
-        """Take an idle input back."""
-        self._enter(slot, ACTIVE, now)
+        """Make an idle input active."""
+        self._set_state(slot, ACTIVE, now)
         self.active += 1
 
     def become_idle(self, slot: int, now: int | None) -> None:
-        """Leave an active input out for a while."""
-        self._enter(slot, IDLE_STATE, now)
+        """Make an active input idle."""
+        self._set_state(slot, IDLE_STATE, now)
         self.active -= 1
 
     def become_finished(self, slot: int, now: int | None) -> None:
-        """Leave an input out for ever."""
+        """Finish an input."""
         self.active -= self.state[slot] == ACTIVE
         self.live -= 1
-        self._enter(slot, FINISHED, now)
+        self._set_state(slot, FINISHED, now)
 
     def save(self) -> list[list[Any]]:
-        """Return name, state, own policy and since when, of each input."""
+        """Return name, state, own policy and since, for each input."""
         return [
             [name, STATE_NAMES[self.state[slot]], self._overrides.get(slot), since_or_none(self.since[slot])]
             for name, slot in self._slots.items()
         ]
 
     def load(self, saved: list[list[Any]]) -> None:
-        """Add the inputs that were saved."""
+        """Add saved inputs."""
         for name, state, revived, since in saved:
             slot = self.add(name, revived, None if since is None else check_int64(since, "since"))
             if state == "idle":
@@ -179,35 +179,35 @@ class Inputs:
             elif state != "active":
                 raise ValueError(f"unknown state {state!r}")
 
-    def _enter(self, slot: int, state: int, now: int | None) -> None:
+    def _set_state(self, slot: int, state: int, now: int | None) -> None:
         self.state[slot] = state
         self.since[slot] = UNKNOWN_SINCE if now is None else now
 
 
 def since_or_none(since: int) -> int | None:
-    """Return a kept "since", or None if nobody said what time it was."""
+    """Return a stored "since", or None if it is not known."""
     return None if since == UNKNOWN_SINCE else since
 
 
 def check_revived(revived: object) -> Revived:
-    """Return the policy, or refuse it."""
+    """Return the policy, or raise an error if it is not valid."""
     if revived == "hold":
         return "hold"
     if revived == "exclude":
         return "exclude"
     raise InvalidOption(
         f"revived is {revived!r}.",
-        rule="It must be 'hold' or 'exclude'.",
-        remedy="Use 'hold' to wait for a laggard that comes back, 'exclude' to go on without it until it caught up.",
+        rule="revived must be 'hold' or 'exclude'.",
+        remedy="Use 'hold' to wait for an input that comes back behind, 'exclude' to go on until it has caught up.",
         revived=revived,
     )
 
 
 class KeyState:
-    """One key over all inputs, which are known here by their slot.
+    """One key over all inputs, addressed by slot.
 
-    An input takes part in the minimum if it is active and not left out. One that takes part and has no value yet
-    blocks the key. Watermarks come out only strictly above the last one that did.
+    An input takes part in the minimum if it is active and not left out. An input that takes part without a watermark
+    blocks the key. Each output watermark is above the one before it.
     """
 
     __slots__ = ("blocking", "emitted", "key", "left_out", "seen", "since", "top", "tree", "values")
@@ -228,7 +228,7 @@ class KeyState:
         return self.values[slot] if self.seen[slot] else None
 
     def set(self, slot: int, time: int, now: int | None) -> None:
-        """Take a higher watermark from an active input."""
+        """Set a higher watermark of an active input."""
         if self.left_out[slot]:
             if self.emitted is not None and time >= self.emitted:
                 self.left_out[slot] = 0
@@ -244,7 +244,7 @@ class KeyState:
             self.top = time
 
     def set_many(self, slots: Int64Array, times: Int64Array, now: int | None) -> None:
-        """Take higher watermarks from many active inputs, each named once."""
+        """Set higher watermarks of many active inputs, each at most once."""
         if not len(slots):
             return
         seen = np.frombuffer(self.seen, dtype=np.uint8)
@@ -256,8 +256,8 @@ class KeyState:
         np.frombuffer(self.values, dtype=np.int64)[slots] = times
         if now is not None:
             np.frombuffer(self.since, dtype=np.int64)[slots] = now
-        part = left_out[slots] == 0
-        self.tree.set_many(slots[part], times[part])
+        counts = left_out[slots] == 0
+        self.tree.set_many(slots[counts], times[counts])
         highest = int(times.max())
         if self.top is None or highest > self.top:
             self.top = highest
@@ -269,7 +269,7 @@ class KeyState:
         return rises
 
     def join(self, slot: int, *, hold: bool) -> None:
-        """Let an input take part (again); a laggard that may not `hold` waits outside."""
+        """Make an input take part again; one that lags and may not `hold` is left out."""
         lags = self.emitted is not None and (not self.seen[slot] or self.values[slot] < self.emitted)
         if lags and not hold:
             self.left_out[slot] = 1
@@ -279,19 +279,19 @@ class KeyState:
             self.blocking += 1
 
     def leave(self, slot: int) -> None:
-        """Let an active input take part no more."""
+        """Make an active input take no part."""
         if not self.seen[slot] and not self.left_out[slot]:
             self.blocking -= 1
         self.left_out[slot] = 0
         self.tree.set(slot, ABSENT)
 
     def forget(self, slot: int) -> None:
-        """Make the slot of an input that takes no part free for another."""
+        """Clear the slot of an input that takes no part."""
         self.seen[slot] = 0
         self.since[slot] = UNKNOWN_SINCE
 
     def advance(self) -> tuple[Watermark, ...]:
-        """Return the minimum, if everybody has spoken and it is news."""
+        """Return the minimum as output, if no input blocks and it has risen."""
         if self.blocking:
             return ()
         minimum = self.tree.minimum
@@ -301,7 +301,7 @@ class KeyState:
         return (Watermark(self.key, minimum),)
 
     def flush(self) -> tuple[Watermark, ...]:
-        """Return the highest watermark that any input ever sent, if it is news: all inputs are idle."""
+        """Return the highest watermark of any input as output, if it has risen; called when all inputs are idle."""
         if self.top is None or (self.emitted is not None and self.top <= self.emitted):
             return ()
         self.emitted = self.top
@@ -317,27 +317,27 @@ class KeyState:
         self.tree = self.tree.grown_to(capacity)
 
     def holders(self, active: Iterable[int]) -> list[int]:
-        """Return the slots that hold the minimum: those without a value, else those with the lowest."""
+        """Return the slots that hold the minimum: those without a watermark, else those with the lowest."""
         taking_part = [slot for slot in active if not self.left_out[slot]]
-        silent = [slot for slot in taking_part if not self.seen[slot]]
-        return silent or [slot for slot in taking_part if self.values[slot] == self.tree.minimum]
+        without_watermark = [slot for slot in taking_part if not self.seen[slot]]
+        return without_watermark or [slot for slot in taking_part if self.values[slot] == self.tree.minimum]
 
     def save(self, slots: Iterable[int]) -> dict[str, Any]:
-        """Return what left, and the value, since and left-out flag of each input that has spoken or is left out."""
+        """Return the output, and [index, watermark, since, left out] of each input with a watermark or left out."""
         return {
             "emitted": self.emitted,
             "top": self.top,
             "inputs": [
-                [place, self.last_of(slot), self.since[slot], bool(self.left_out[slot])]
-                for place, slot in enumerate(slots)
+                [index, self.last_of(slot), self.since[slot], bool(self.left_out[slot])]
+                for index, slot in enumerate(slots)
                 if self.seen[slot] or self.left_out[slot]
             ],
         }
 
     def load(self, saved: dict[str, Any], slots: Sequence[int], active: Sequence[int]) -> None:
-        """Take over what was saved; `slots` are those of all inputs in the order of saving."""
-        for place, time, since, left_out in saved["inputs"]:
-            slot = slots[place]
+        """Load a saved state; `slots` are the slots of all inputs in the order they were saved."""
+        for index, time, since, left_out in saved["inputs"]:
+            slot = slots[index]
             self.since[slot] = check_int64(since, "since")
             self.left_out[slot] = bool(left_out)
             if time is not None:
@@ -353,7 +353,7 @@ class KeyState:
 
 
 class Keys:
-    """The state of each key. Without a declaration keys appear as they come; with one, any other is refused."""
+    """The state of each key. Without declared keys, keys are added as they arrive; else other keys are refused."""
 
     __slots__ = ("_inputs", "dropped", "is_closed", "states")
 
@@ -366,21 +366,21 @@ class Keys:
             self.create(check_key(key))
 
     def get(self, key: str) -> KeyState:
-        """Return the state of a key that is merged already."""
+        """Return the state of a key, or raise an error if there is none."""
         state = self.states.get(key)
         if state is None:
             raise unknown_key(key, self.states)
         return state
 
     def check(self, key: str) -> None:
-        """Refuse a key that may not come."""
+        """Raise an error if a key is not allowed."""
         if key not in self.states and key not in self.dropped:
             check_key(key)
             if self.is_closed:
                 raise unknown_key(key, self.states)
 
-    def take(self, key: str) -> KeyState | None:
-        """Return the state of a key that may be new; None if it was dropped."""
+    def get_or_create(self, key: str) -> KeyState | None:
+        """Return the state of a key, created if it is new; None if the key was dropped."""
         state = self.states.get(key)
         if state is None and key not in self.dropped:
             self.check(key)
@@ -388,29 +388,30 @@ class Keys:
         return state
 
     def drop(self, key: str) -> None:
-        """Forget a key and take no more of it."""
+        """Remove a key and ignore it from now on."""
         self.dropped.add(check_key(key))
         self.states.pop(key, None)
 
     def create(self, key: str) -> KeyState:
-        """Return the state of a new key, for which every active input is waited."""
+        """Create the state of a key, which waits for every active input."""
         state = self.states[key] = KeyState(key, self._inputs.capacity)
         state.blocking = self._inputs.active
         return state
 
 
-def unknown_key(key: object, known: Iterable[str]) -> UnknownKey:
-    """Return the error for a key that is not known."""
+def unknown_key(key: object, keys: Iterable[str]) -> UnknownKey:
+    """Return the error for an unknown key."""
+    names = ", ".join(keys) or "none yet"
     return UnknownKey(
-        f"The key {key!r} is not known.",
-        rule=f"The keys are: {', '.join(known) or 'none yet'}.",
-        remedy="Correct the name, or declare the key.",
+        f"There is no key {key!r}.",
+        rule=f"The keys are: {names}.",
+        remedy="Use one of these keys, or declare the key when the coalescer is created.",
         key=key,
     )
 
 
 class MinTree:
-    """Leaves 0, 1, 2, ... of int64, and their minimum.
+    """A tournament tree over int64 leaves 0, 1, 2, ... that keeps their minimum.
 
     >>> tree = MinTree(3)
     >>> tree.set(0, 7)
@@ -434,21 +435,21 @@ class MinTree:
         return self._nodes[1]
 
     def set(self, leaf: int, value: int) -> None:
-        """Change one leaf."""
+        """Set one leaf."""
         nodes = self._nodes
-        place = leaf + self._leaves
-        nodes[place] = value
-        while place > 1:
-            sibling = nodes[place ^ 1]
+        node = leaf + self._leaves
+        nodes[node] = value
+        while node > 1:
+            sibling = nodes[node ^ 1]
             if sibling < value:
                 value = sibling
-            place >>= 1
-            if nodes[place] == value:
+            node >>= 1
+            if nodes[node] == value:
                 return
-            nodes[place] = value
+            nodes[node] = value
 
     def set_many(self, leaves: Int64Array, values: Int64Array | int) -> None:
-        """Change many leaves at once.
+        """Set many leaves at once.
 
         >>> tree = MinTree(4)
         >>> tree.set_many(np.array([0, 3]), np.array([9, 8]))
@@ -464,7 +465,7 @@ class MinTree:
             level >>= 1
 
     def grown_to(self, size: int) -> "MinTree":
-        """Return a tree with room for `size` leaves and the same values."""
+        """Return a tree with the same values and room for `size` leaves."""
         grown = MinTree(size)
         values = np.frombuffer(self._nodes, dtype=np.int64)[self._leaves :]
         grown.set_many(np.arange(min(self._leaves, grown._leaves)), values[: grown._leaves])

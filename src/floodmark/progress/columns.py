@@ -1,4 +1,4 @@
-"""Columns of int64: sequence numbers, times and watermarks of many rows at once."""
+"""Int64 columns: sequence numbers, times and watermarks of many rows."""
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -10,7 +10,7 @@ Int64Array = NDArray[np.int64]
 
 
 def int64_column(values: ArrayLike, what: str, length: int | None = None) -> Int64Array:
-    """Return `values` (numpy, Arrow or a list) as one int64 column of `length`, or refuse it.
+    """Return `values` (numpy, Arrow or a list) as an int64 column of `length`, or raise an error.
 
     >>> int64_column([1, 2], "sequence")
     array([1, 2])
@@ -21,16 +21,16 @@ def int64_column(values: ArrayLike, what: str, length: int | None = None) -> Int
     if column.ndim != 1 or (length is not None and len(column) != length):
         raise BatchInvalid(
             f"The column {what!r} has shape {column.shape}.",
-            rule="All columns of a batch are one-dimensional and of one length.",
-            remedy="Pass one value a row.",
+            rule="All columns of a batch are one-dimensional and have the same length.",
+            remedy="Pass one value per row.",
             column=what,
             shape=column.shape,
         )
     if column.dtype.kind not in "iu" or (column.dtype == np.uint64 and column.max(initial=0) > INT64_MAX):
         raise NotInt64(
             f"The column {what!r} is of type {column.dtype}.",
-            rule="It must hold whole numbers that fit in 64 bits with a sign, and no nulls.",
-            remedy="Convert it first, for example to microseconds since the epoch.",
+            rule="It must hold int64 values and no nulls.",
+            remedy="Convert it, for example to microseconds since the epoch, and fill or drop nulls.",
             what=what,
             value=str(column.dtype),
         )
@@ -38,7 +38,7 @@ def int64_column(values: ArrayLike, what: str, length: int | None = None) -> Int
 
 
 def watermark_column(values: ArrayLike, what: str = "watermark", length: int | None = None) -> Int64Array:
-    """Return `values` as a column of watermarks, or refuse it.
+    """Return `values` as a column of watermarks, or raise an error.
 
     >>> watermark_column([1, 2**63 - 1])
     Traceback (most recent call last):

@@ -1,7 +1,7 @@
-"""Generators: what the rows of one origin say about its time.
+"""Generators: how the watermark of an origin follows from its rows.
 
-A generator is a rule without memory. What it remembers of an origin is a state that it is handed and gives back:
-any JSON value, so that keeping it, and going on from it after a restart, is nobody's work.
+A generator itself has no state. Its state for an origin is a JSON value that it gets and returns, so the caller can
+store it and continue after a restart.
 """
 
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ GeneratorState = Any
 
 @runtime_checkable
 class Generator(Protocol):
-    """How the watermark of one origin follows from its rows. Write your own by giving these two methods.
+    """How the watermark of one origin follows from its rows. Any object with these two methods is a generator.
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
     ... class SecondNewest:
-    ...     '''A single row that is far ahead does not move time.'''
+    ...     '''A single row that is far ahead does not advance the watermark.'''
     ...
     ...     def observe(self, state, time, mark, now):
     ...         return state if time is None else sorted([*(state or []), time])[-2:]
@@ -35,17 +35,17 @@ class Generator(Protocol):
     """
 
     def observe(self, state: GeneratorState, time: int | None, mark: int | None, now: int) -> GeneratorState:
-        """Return the state after a row with this time, or with this mark (a watermark that the row carries)."""
+        """Return the state after a row with this time, or this mark (a watermark that the row carries)."""
         ...
 
     def watermark(self, state: GeneratorState, now: int) -> int | None:
-        """Return how far time has come, or None if nobody can say yet."""
+        """Return the watermark, or None if there is none yet."""
         ...
 
 
 @runtime_checkable
 class BatchGenerator(Generator, Protocol):
-    """A generator that can take many rows at once; it must give the state that taking them one by one gives."""
+    """A generator that processes many rows at once, with the same result as one by one."""
 
     def observe_batch(self, state: GeneratorState, times: Int64Array, marks: Int64Array, now: int) -> GeneratorState:
         """Return the state after all these rows."""
@@ -54,7 +54,7 @@ class BatchGenerator(Generator, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BoundedDisorder:
-    """The newest time seen, less a delay: rows come at most so much out of order.
+    """The newest time seen minus a delay: rows are at most `delay` out of order.
 
     >>> rule = BoundedDisorder(delay=10)
     >>> rule.watermark(rule.observe(None, 1337, None, now=0), now=0)
@@ -76,15 +76,15 @@ class BoundedDisorder:
         return _latest(state, int(times.max()) if len(times) else None)
 
     def watermark(self, state: GeneratorState, now: int) -> int | None:
-        """Return the newest time less the delay."""
+        """Return the newest time minus the delay."""
         return None if state is None else max(INT64_MIN, state - self.delay)
 
 
 @dataclass(frozen=True, slots=True)
 class WallClockLag:
-    """The time it is now, less a lag, whatever the rows say: for sources whose rows are at most so old.
+    """The current time minus a lag, whatever the rows say: for sources whose rows are at most `lag` old.
 
-    It goes on when no row comes. `now` must be in the unit of the times.
+    It also advances without rows. `now` must have the unit of the times.
 
     >>> WallClockLag(lag=10).watermark(None, now=100)
     90
@@ -97,21 +97,21 @@ class WallClockLag:
         check_duration("lag", self.lag)
 
     def observe(self, state: GeneratorState, time: int | None, mark: int | None, now: int) -> GeneratorState:
-        """Remember nothing."""
+        """Keep no state."""
         return state
 
     def observe_batch(self, state: GeneratorState, times: Int64Array, marks: Int64Array, now: int) -> GeneratorState:
-        """Remember nothing."""
+        """Keep no state."""
         return state
 
     def watermark(self, state: GeneratorState, now: int) -> int | None:
-        """Return now less the lag."""
+        """Return `now` minus the lag."""
         return max(INT64_MIN, now - self.lag)
 
 
 @dataclass(frozen=True, slots=True)
 class Punctuated:
-    """The highest mark in the rows: the source itself says how far it has come, in a column of its own.
+    """The highest mark in the rows: the source itself writes its watermark into a column.
 
     >>> rule = Punctuated()
     >>> rule.watermark(rule.observe(None, None, 50, now=0), now=0)
@@ -132,7 +132,7 @@ class Punctuated:
 
 
 def check_duration(name: str, value: object, *, least: int = 0) -> int:
-    """Return a duration that is not below `least`, or refuse it.
+    """Return a duration of at least `least`, or raise an error.
 
     >>> check_duration("delay", -1)
     Traceback (most recent call last):
@@ -142,8 +142,8 @@ def check_duration(name: str, value: object, *, least: int = 0) -> int:
     if duration < least:
         raise InvalidOption(
             f"{name} is {value}.",
-            rule=f"It must be at least {least}.",
-            remedy="Give a longer time; to switch something off, leave it out.",
+            rule=f"{name} must be at least {least}.",
+            remedy=f"Set {name} to {least} or more, or omit it if it is optional.",
             option=name,
             value=value,
         )

@@ -1,4 +1,4 @@
-"""Two levels of merging: first the inputs of each group (the queues of an edge), then the groups."""
+"""Merging on two levels: first the inputs of each group (the queues of an edge), then the groups."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from floodmark.progress.signals import IDLE, Signal
 
 @dataclass(frozen=True, slots=True)
 class GroupSignals:
-    """What one call set free: the signals of the group it concerned, then those of all groups together."""
+    """The output of one call: the signals within the group, then those of all groups merged."""
 
     group: Name
     within: tuple[Signal, ...] = ()
@@ -23,8 +23,8 @@ class GroupSignals:
 class GroupedCoalescer:
     """Merges inputs within their group and groups with each other, by the rules of `Coalescer` on both levels.
 
-    An operator with two edges wants to know both: how far each edge has come, and how far all have. A key that
-    only one group brings is seen within that group and never leaves the second level.
+    An operator with two edges needs the watermark of each edge and of both. A key that only one group sends is visible
+    within that group, and never on the second level.
 
     >>> edges = GroupedCoalescer({"orders": ["q0", "q1"], "payments": ["q0"]})
     >>> edges.watermark("orders", "q0", "time", 10)
@@ -56,18 +56,18 @@ class GroupedCoalescer:
             self.add_group(group, inputs)
 
     def watermark(self, group: Name, name: Name, key: str, time: int, now: int | None = None) -> GroupSignals:
-        """Take a watermark from an input of a group."""
+        """Process a watermark of an input of a group."""
         within = self._group(group).watermark(name, key, time, now)
         self._merged.event(group, now)
         return self._pass_on(group, within, now)
 
     def event(self, group: Name, name: Name, now: int | None = None) -> None:
-        """Take note of a row from an input of a group: both are active."""
+        """Note a row of an input of a group, which makes both active."""
         self._group(group).event(name, now)
         self._merged.event(group, now)
 
     def idle(self, group: Name, name: Name, now: int | None = None) -> GroupSignals:
-        """Leave an input out until it speaks again.
+        """Ignore an input until it sends something again.
 
         >>> GroupedCoalescer({"orders": ["q0"]}).idle("orders", "q0").merged
         (IDLE,)
@@ -75,7 +75,7 @@ class GroupedCoalescer:
         return self._pass_on(group, self._group(group).idle(name, now), now)
 
     def finish(self, group: Name, name: Name, now: int | None = None) -> GroupSignals:
-        """Leave an input out for ever."""
+        """Ignore an input for good."""
         return self._pass_on(group, self._group(group).finish(name, now), now)
 
     def add(self, group: Name, name: Name, now: int | None = None) -> None:
@@ -83,8 +83,8 @@ class GroupedCoalescer:
         inner = self._group(group)
         if inner.is_finished:
             raise InputFinished(
-                f"All inputs of the group {group!r} have finished, and {name!r} was to be added.",
-                rule="Nothing comes from a group after it has finished.",
+                f"All inputs of the group {group!r} have finished, so {name!r} cannot be added.",
+                rule="A finished group sends nothing more.",
                 remedy="Add the input before the last one finishes, or add a new group.",
                 input=group,
             )
@@ -92,7 +92,7 @@ class GroupedCoalescer:
         self._merged.event(group, now)
 
     def remove(self, group: Name, name: Name, now: int | None = None) -> GroupSignals:
-        """Forget an input of a group. A group without inputs is not idle: it holds until it gets some or is removed."""
+        """Remove an input of a group. A group without inputs holds back the others until it gets one or is removed."""
         return self._pass_on(group, self._group(group).remove(name), now)
 
     def add_group(self, group: Name, inputs: Iterable[Name], now: int | None = None) -> None:
@@ -105,7 +105,7 @@ class GroupedCoalescer:
         self._groups[group] = inner
 
     def remove_group(self, group: Name) -> GroupSignals:
-        """Forget a group. What it held back may leave.
+        """Remove a group, and return the watermarks that it held back.
 
         >>> edges = GroupedCoalescer({"orders": ["q0"], "payments": ["q0"]})
         >>> _ = edges.watermark("orders", "q0", "time", 10)
@@ -117,14 +117,14 @@ class GroupedCoalescer:
         return GroupSignals(group, (), self._merged.remove(group))
 
     def drop_watermark(self, key: str) -> None:
-        """Forget a key on both levels and take no more of it."""
+        """Remove a key on both levels and ignore it from now on."""
         self._merged.drop_watermark(key)
         self._dropped.append(key)
         for inner in self._groups.values():
             inner.drop_watermark(key)
 
     def current(self, key: str) -> int | None:
-        """Return the last watermark of all groups together on `key`, or None."""
+        """Return the last merged watermark on `key`, or None."""
         return self._merged.current(key)
 
     @property
@@ -133,7 +133,7 @@ class GroupedCoalescer:
         return self._merged.is_idle
 
     def partial_keys(self) -> dict[str, tuple[Name, ...]]:
-        """Return each key that some groups bring and others, though they bring other keys, do not: key -> those.
+        """Return {key: groups that send other keys but not this one}, for keys with such groups.
 
         >>> edges = GroupedCoalescer({"orders": ["q0"], "payments": ["q0"]})
         >>> _ = edges.watermark("orders", "q0", "order_time", 1), edges.watermark("payments", "q0", "pay_time", 1)
@@ -143,7 +143,7 @@ class GroupedCoalescer:
         return self._merged.partial_keys()
 
     def explain(self) -> Explanation:
-        """Return for each key what each group has said, who holds the minimum, and since when."""
+        """Return for each key the last watermark of each group, which groups hold the minimum, and since when."""
         return self._merged.explain()
 
     def explain_group(self, group: Name) -> Explanation:
@@ -151,7 +151,7 @@ class GroupedCoalescer:
         return self._group(group).explain()
 
     def snapshot(self) -> Snapshot:
-        """Return everything as JSON values."""
+        """Return the state as JSON values."""
         return new_snapshot(
             "grouped-coalescer",
             revived=self._revived,
@@ -163,7 +163,7 @@ class GroupedCoalescer:
 
     @classmethod
     def restore(cls, snapshot: Snapshot) -> "GroupedCoalescer":
-        """Return the coalescer that `snapshot` was taken of."""
+        """Return a coalescer with the state of `snapshot`."""
         with open_snapshot(snapshot, "grouped-coalescer") as saved:
             restored = cls({}, revived=saved["revived"], not_rising=saved["not_rising"])
             restored._merged = Coalescer.restore(saved["merged"])
@@ -175,9 +175,9 @@ class GroupedCoalescer:
         inner = self._groups.get(group)
         if inner is None:
             raise UnknownInput(
-                f"The group {group!r} is not known.",
-                rule="A group is added before its inputs are used.",
-                remedy="Add it, or correct the name.",
+                f"There is no group {group!r}.",
+                rule="A group must be added before its inputs are used.",
+                remedy=f"Call add_group({group!r}, ...) first, or check the name.",
                 input=group,
             )
         return inner

@@ -1,6 +1,6 @@
 """Watermarks made from rows: a generator for each origin and key, merged by minimum over the origins.
 
-With its settings: when an origin counts as idle, and how coarse the output is.
+Also the settings for it: when an origin counts as idle (`Idleness`), and how coarse the output is (`Frame`).
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -25,16 +25,16 @@ _Value = TypeVar("_Value")
 
 
 IdleCause = Literal["declared", "timeout"]
-"""Why an origin is idle: it said so, or it was silent for long and had nothing unread."""
+"""Why an origin is idle: it was declared so, or it was silent for the timeout and had nothing unread."""
 
 
 @dataclass(frozen=True, slots=True)
 class Idleness:
-    """When an origin counts as idle. Too early means late rows, too late means waiting: both are yours to choose.
+    """When an origin counts as idle. Too early makes rows late; too late delays results.
 
-    With a `timeout` an origin becomes idle when it has been silent for so long *and* is known to be caught up,
-    that is, nothing of it is unread. Silence alone may only mean that the reader is slow. `declared=False`
-    forbids what is allowed otherwise: that an origin is declared idle.
+    With a `timeout`, an origin becomes idle when it was silent for so long *and* is caught up, that is, has nothing
+    unread. Silence alone may only mean that the reader is slow. With `declared=False`, declaring an origin idle has no
+    effect.
 
     >>> Idleness(timeout=60_000_000)
     Idleness(timeout=60000000, declared=True)
@@ -48,10 +48,10 @@ class Idleness:
         if self.timeout is not None:
             check_duration("timeout", self.timeout, least=1)
 
-    def is_over(self, last_heard: int, now: int) -> bool:
-        """Return whether an origin that is caught up has been silent long enough.
+    def is_timed_out(self, last_heard: int, now: int) -> bool:
+        """Return whether a caught-up origin has been silent long enough.
 
-        >>> Idleness(timeout=10).is_over(last_heard=5, now=15)
+        >>> Idleness(timeout=10).is_timed_out(last_heard=5, now=15)
         True
         """
         return self.timeout is not None and now - last_heard >= self.timeout
@@ -59,9 +59,9 @@ class Idleness:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Lets a watermark out only on the grid `offset` + k * `size`: fewer signals, no later windows on that grid.
+    """Emits watermarks only on the grid `offset` + k * `size`: fewer signals, without delaying windows on that grid.
 
-    A size of 0 lets none out.
+    With size 0 no watermark is emitted.
 
     >>> Frame(10).floor(24), Frame(10, offset=3).floor(24), Frame(0).floor(24)
     (20, 23, None)
@@ -71,20 +71,20 @@ class Frame:
     offset: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse a negative size, and an offset outside the frame."""
+        """Refuse a negative size, and an offset outside the grid step."""
         check_duration("size", self.size)
         check_duration("offset", self.offset)
         if self.offset >= max(1, self.size):
             raise InvalidOption(
                 f"The offset is {self.offset} and the size {self.size}.",
                 rule="The offset must be below the size.",
-                remedy="Give the remainder of the offset by the size.",
+                remedy=f"Set offset to {self.offset % max(1, self.size)}.",
                 offset=self.offset,
                 size=self.size,
             )
 
     def floor(self, time: int) -> int | None:
-        """Return the grid point at or below `time`; None where there is none."""
+        """Return the grid point at or below `time`; None if there is none."""
         if self.size == 0:
             return None
         point = (time - self.offset) // self.size * self.size + self.offset
@@ -93,7 +93,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class OriginActivity:
-    """One origin: when it was last heard of, why it is idle, and its rows from the future, which moved nothing."""
+    """One origin: when it was last active, why it is idle, and its rows too far in the future, which are ignored."""
 
     state: str
     last_heard: int
@@ -103,7 +103,7 @@ class OriginActivity:
 
 
 class OriginState:
-    """The state of each key's generator, and what else was seen."""
+    """The generator state of each key of an origin, and its activity."""
 
     __slots__ = ("future_rows", "idle_cause", "last_heard", "newest_future", "states")
 
@@ -115,19 +115,19 @@ class OriginState:
         self.newest_future: int | None = None
 
     def hear(self, now: int) -> None:
-        """Take note that the origin spoke."""
+        """Note that the origin was active."""
         self.idle_cause = None
         self.last_heard = max(self.last_heard, now)
 
     def is_future(self, latest: int, limit: int | None) -> bool:
-        """Return whether a row lies beyond the limit; if so it is counted."""
+        """Return whether a time lies beyond the limit; if so, count the row."""
         if limit is None or latest <= limit:
             return False
         self._count_future(1, latest)
         return True
 
     def without_future(self, column: Int64Array, limit: int | None) -> Int64Array:
-        """Return the rows that lie within the limit; the others are counted."""
+        """Return the times within the limit, and count the others."""
         if limit is None or not len(column) or (newest := int(column.max())) <= limit:
             return column
         ahead = column > limit
@@ -135,20 +135,20 @@ class OriginState:
         return column[~ahead]
 
     def activity(self, state: str) -> OriginActivity:
-        """Return what there is to tell of the origin, which is in this state."""
+        """Return the activity of the origin, which is in this state."""
         return OriginActivity(state, self.last_heard, self.idle_cause, self.future_rows, self.newest_future)
 
     def save(self) -> list[Any]:
-        """Return everything but when it was last heard of, which means nothing after a restart."""
+        """Return everything except `last_heard`, which has no meaning after a restart."""
         return [self.states, self.idle_cause, self.future_rows, self.newest_future]
 
     @classmethod
     def load(cls, saved: list[Any], now: int) -> "OriginState":
-        """Return what was saved, last heard of now."""
-        memory = cls(now)
-        states, memory.idle_cause, memory.future_rows, memory.newest_future = saved
-        memory.states = dict(states)
-        return memory
+        """Return a saved state, with `now` as `last_heard`."""
+        origin = cls(now)
+        states, origin.idle_cause, origin.future_rows, origin.newest_future = saved
+        origin.states = dict(states)
+        return origin
 
     def _count_future(self, rows: int, newest: int) -> None:
         self.future_rows += rows
@@ -156,9 +156,9 @@ class OriginState:
 
 
 class OriginWatermarks:
-    """The watermark of a source that reads several origins: per key, the minimum of what their rows say.
+    """The watermark of a source with several origins: per key, the minimum of the watermarks made from their rows.
 
-    The signals that `event` returns belong *before* that row: the row cannot be late by its own doing.
+    The signals returned by `event` come *before* its row, so a row never makes itself late.
 
     >>> source = OriginWatermarks({"order_time": BoundedDisorder(3)}, origins=["p0", "p1"], now=0)
     >>> source.event("p0", {"order_time": 100}, now=1)
@@ -168,10 +168,10 @@ class OriginWatermarks:
     >>> source.declare_idle("p1", now=3)
     (Watermark(key='order_time', time=97),)
 
-    `now` is any clock that goes forward, in the unit of the times where `WallClockLag` or `future` is used.
+    `now` is any clock that never goes back; with `WallClockLag` or `future` it must have the unit of the times.
     """
 
-    __slots__ = ("_dropped", "_frame", "_future", "_generators", "_idleness", "_let_out", "_merged", "_origins")
+    __slots__ = ("_dropped", "_emitted", "_frame", "_future", "_generators", "_idleness", "_merged", "_origins")
 
     def __init__(
         self,
@@ -184,14 +184,14 @@ class OriginWatermarks:
         future: int | None = None,
         revived: Revived = "hold",
     ) -> None:
-        """Watch `origins` by the rule in `generators` for each key (time column).
+        """Watch `origins`, with one generator for each key (time column).
 
-        Rows more than `future` ahead of `now` do not move time; they are counted.
+        Rows more than `future` ahead of `now` do not advance the watermark; they are counted.
         """
         if not generators:
             raise InvalidOption(
                 "There is no generator.",
-                rule="At least one time column must say how time follows from it.",
+                rule="At least one time column needs a generator.",
                 remedy="Pass for example {'event_time': BoundedDisorder(delay)}.",
             )
         for key, generator in generators.items():
@@ -199,8 +199,8 @@ class OriginWatermarks:
             if not isinstance(generator, Generator):
                 raise InvalidOption(
                     f"The generator for {key!r} is {generator!r}.",
-                    rule="A generator has the methods observe and watermark.",
-                    remedy="Pass for example BoundedDisorder(delay), or an object of your own with both methods.",
+                    rule="A generator has the methods observe() and watermark().",
+                    remedy="Pass for example BoundedDisorder(delay), or an object with both methods.",
                     key=key,
                 )
         self._generators = dict(generators)
@@ -209,7 +209,7 @@ class OriginWatermarks:
         self._future = None if future is None else check_duration("future", future)
         self._merged = Coalescer(keys=self._generators, revived=revived)
         self._dropped: set[str] = set()
-        self._let_out: dict[str, int] = {}
+        self._emitted: dict[str, int] = {}
         self._origins: dict[Name, OriginState] = {}
         for origin in origins:
             self.add(origin, now=now)
@@ -217,20 +217,20 @@ class OriginWatermarks:
     def event(
         self, origin: Name, times: Mapping[str, int], *, now: int, marks: Mapping[str, int] | None = None
     ) -> tuple[Signal, ...]:
-        """Take one row: its time on some or all keys, and the marks it carries, if any."""
+        """Process one row: its time on some or all keys, and the marks that it carries, if any."""
         check_int64(now, "now")
-        checked = {key: check_int64(time, f"time on {key}") for key, time in self._known(times).items()}
-        checked_marks = {key: check_watermark(mark) for key, mark in self._known(marks or {}).items()}
-        watched = self._hear(origin, now)
+        checked = {key: check_int64(time, f"time on {key}") for key, time in self._check_keys(times).items()}
+        checked_marks = {key: check_watermark(mark) for key, mark in self._check_keys(marks or {}).items()}
+        state = self._note_activity(origin, now)
         signals: list[Signal] = []
         for key, generator in self._generators.items():
             time, mark = checked.get(key), checked_marks.get(key)
             latest = max((value for value in (time, mark) if value is not None), default=None)
-            if latest is None or watched.is_future(latest, self._limit(now)):
+            if latest is None or state.is_future(latest, self._limit(now)):
                 continue
-            watched.states[key] = generator.observe(watched.states.get(key), time, mark, now)
+            state.states[key] = generator.observe(state.states.get(key), time, mark, now)
             signals += self._advance(origin, key, now, cap=time)
-        return self._throttled(signals)
+        return self._apply_frame(signals)
 
     def events(
         self,
@@ -240,10 +240,10 @@ class OriginWatermarks:
         now: int,
         marks: Mapping[str, ArrayLike] | None = None,
     ) -> tuple[Signal, ...]:
-        """Take many rows of one origin, as a column for each key (numpy, Arrow or a list).
+        """Process many rows of one origin, as a column for each key (numpy, Arrow or a list).
 
-        A batch is one place: its signals belong after its last row. For a generator that looks at the newest row
-        they are the last ones that `event` would have given, row by row.
+        The signals come after the last row of the batch. For a generator that uses the newest row they equal the last
+        signals that `event` would return row by row.
 
         >>> source = OriginWatermarks({"order_time": BoundedDisorder(3)}, origins=["p0"], now=0)
         >>> source.events("p0", {"order_time": [90, 100, 95]}, now=1)
@@ -251,24 +251,24 @@ class OriginWatermarks:
         """
         self._origin(origin)
         check_int64(now, "now")
-        columns = {key: int64_column(column, f"time on {key}") for key, column in self._known(times).items()}
-        mark_columns = {key: watermark_column(column) for key, column in self._known(marks or {}).items()}
+        columns = {key: int64_column(column, f"time on {key}") for key, column in self._check_keys(times).items()}
+        mark_columns = {key: watermark_column(column) for key, column in self._check_keys(marks or {}).items()}
         if not any(len(column) for column in (*columns.values(), *mark_columns.values())):
             return ()
-        watched, limit = self._hear(origin, now), self._limit(now)
-        nothing = np.empty(0, dtype=np.int64)
+        state, limit = self._note_activity(origin, now), self._limit(now)
+        empty = np.empty(0, dtype=np.int64)
         signals: list[Signal] = []
         for key, generator in self._generators.items():
-            present = watched.without_future(columns.get(key, nothing), limit)
-            present_marks = watched.without_future(mark_columns.get(key, nothing), limit)
+            present = state.without_future(columns.get(key, empty), limit)
+            present_marks = state.without_future(mark_columns.get(key, empty), limit)
             if not len(present) and not len(present_marks):
                 continue
-            watched.states[key] = _observe_all(generator, watched.states.get(key), present, present_marks, now)
+            state.states[key] = _observe_all(generator, state.states.get(key), present, present_marks, now)
             signals += self._advance(origin, key, now, cap=int(present.max()) if len(present) else None)
-        return self._throttled(signals)
+        return self._apply_frame(signals)
 
     def tick(self, now: int, *, caught_up: bool | Collection[Name] = False) -> tuple[Signal, ...]:
-        """Let time pass: clocks go on, and silent origins that are `caught_up` (these, or all) may become idle.
+        """Advance the clock: silent origins that are `caught_up` (these, or all) may become idle.
 
         >>> idle = Idleness(timeout=5)
         >>> source = OriginWatermarks({"t": BoundedDisorder(3)}, origins=["p0"], now=0, idle=idle)
@@ -277,55 +277,55 @@ class OriginWatermarks:
         """
         check_int64(now, "now")
         signals: list[Signal] = []
-        for origin, watched in self._origins.items():
+        for origin, state in self._origins.items():
             if self._merged.state_of(origin) != "active":
                 continue
             for key in self._generators:
                 signals += self._advance(origin, key, now, cap=None)
             is_caught_up = caught_up if isinstance(caught_up, bool) else origin in caught_up
-            if is_caught_up and self._idleness.is_over(watched.last_heard, now):
-                watched.idle_cause = "timeout"
+            if is_caught_up and self._idleness.is_timed_out(state.last_heard, now):
+                state.idle_cause = "timeout"
                 signals += self._merged.idle(origin, now)
-        return self._throttled(signals)
+        return self._apply_frame(signals)
 
     def declare_idle(self, origin: Name, *, now: int) -> tuple[Signal, ...]:
-        """Leave an origin out until it speaks again, because it says so; nothing happens where that is forbidden."""
-        watched = self._origin(origin)
+        """Ignore an origin until it is active again; no effect if `Idleness.declared` is False."""
+        state = self._origin(origin)
         if not self._idleness.declared:
             return ()
         if self._merged.state_of(origin) == "active":
-            watched.idle_cause = "declared"
-        return self._throttled(self._merged.idle(origin, now))
+            state.idle_cause = "declared"
+        return self._apply_frame(self._merged.idle(origin, now))
 
     def finish(self, origin: Name, *, now: int) -> tuple[Signal, ...]:
-        """Leave an origin out for ever: it has ended."""
+        """Ignore an origin for good: it has ended."""
         self._origin(origin).idle_cause = None
-        return self._throttled(self._merged.finish(origin, now))
+        return self._apply_frame(self._merged.finish(origin, now))
 
     def add(self, origin: Name, *, now: int) -> None:
-        """Watch one more origin. Its silence counts from now, and every key waits for it."""
+        """Add an origin. Its idle timeout starts now, and every key waits for it."""
         self._merged.add(origin, now=now)
         self._origins[origin] = OriginState(now)
 
     def remove(self, origin: Name) -> tuple[Signal, ...]:
-        """Forget an origin. What it held back may leave."""
+        """Remove an origin, and return the watermarks that it held back."""
         self._origin(origin)
         del self._origins[origin]
-        return self._throttled(self._merged.remove(origin))
+        return self._apply_frame(self._merged.remove(origin))
 
     def drop_watermark(self, key: str) -> None:
-        """Make no more watermarks for a key; its times are taken and do nothing."""
-        self._known({key: None})
+        """Stop making watermarks for a key; its times are ignored."""
+        self._check_keys({key: None})
         self._merged.drop_watermark(key)
         self._dropped.add(key)
         self._generators.pop(key, None)
-        for watched in self._origins.values():
-            watched.states.pop(key, None)
+        for state in self._origins.values():
+            state.states.pop(key, None)
 
     def current(self, key: str) -> int | None:
-        """Return the last watermark let out on `key`, or None."""
-        self._known({key: None})
-        return self._let_out.get(key)
+        """Return the last emitted watermark on `key`, or None."""
+        self._check_keys({key: None})
+        return self._emitted.get(key)
 
     @property
     def origins(self) -> tuple[Name, ...]:
@@ -338,11 +338,11 @@ class OriginWatermarks:
         return self._merged.is_idle
 
     def explain(self) -> Explanation:
-        """Return for each key what each origin has said (before the frame), who holds the minimum, and since when."""
+        """Return for each key the watermark of each origin (before the frame), its holders, and since when."""
         return self._merged.explain()
 
     def activity(self) -> dict[Name, OriginActivity]:
-        """Return when each origin was last heard of, and its rows from the future.
+        """Return the activity of each origin.
 
         >>> source = OriginWatermarks({"t": BoundedDisorder(0)}, origins=["p0"], now=0, future=10)
         >>> source.event("p0", {"t": 4_000_000_000}, now=5)
@@ -350,17 +350,17 @@ class OriginWatermarks:
         >>> source.activity()["p0"].future_rows
         1
         """
-        return {origin: watched.activity(self._merged.state_of(origin)) for origin, watched in self._origins.items()}
+        return {origin: state.activity(self._merged.state_of(origin)) for origin, state in self._origins.items()}
 
     def snapshot(self) -> Snapshot:
-        """Return every value of every origin as JSON values."""
+        """Return the state as JSON values."""
         return new_snapshot(
             "origin-watermarks",
             keys=list(self._generators),
             dropped=sorted(self._dropped),
             merged=self._merged.snapshot(),
-            let_out=dict(self._let_out),
-            origins=[[name, watched.save()] for name, watched in self._origins.items()],
+            let_out=dict(self._emitted),
+            origins=[[name, state.save()] for name, state in self._origins.items()],
         )
 
     @classmethod
@@ -374,9 +374,9 @@ class OriginWatermarks:
         frame: Frame = Frame(),
         future: int | None = None,
     ) -> "OriginWatermarks":
-        """Go on from `snapshot`, with the rules given again.
+        """Continue from `snapshot`, with the generators and settings given again.
 
-        Silence is counted anew from `now`: while nobody was listening, nobody was silent.
+        Idle timeouts start again at `now`: the time without a running process does not count as silence.
 
         >>> rules = {"t": BoundedDisorder(3)}
         >>> source = OriginWatermarks(rules, origins=["p0"], now=0)
@@ -392,37 +392,37 @@ class OriginWatermarks:
             if set(saved["keys"]) != set(restored._generators):
                 raise ValueError(f"it has the keys {saved['keys']}, the generators {list(generators)}")
             restored._merged = Coalescer.restore(saved["merged"])
-            restored._let_out = {check_key(key): check_watermark(time) for key, time in saved["let_out"].items()}
-            restored._origins = {name: OriginState.load(memory, now) for name, memory in saved["origins"]}
+            restored._emitted = {check_key(key): check_watermark(time) for key, time in saved["let_out"].items()}
+            restored._origins = {name: OriginState.load(state, now) for name, state in saved["origins"]}
         return restored
 
     def _origin(self, origin: Name) -> OriginState:
         self._merged.state_of(origin)
         return self._origins[origin]
 
-    def _known(self, by_key: Mapping[str, _Value]) -> Mapping[str, _Value]:
+    def _check_keys(self, by_key: Mapping[str, _Value]) -> Mapping[str, _Value]:
         for key in by_key:
             if key not in self._generators and key not in self._dropped:
                 raise UnknownKey(
-                    f"The key {key!r} is not known.",
+                    f"There is no key {key!r}.",
                     rule=f"The keys are: {', '.join(self._generators)}.",
-                    remedy="Correct the name, or give a generator for it.",
+                    remedy="Use one of these keys, or pass a generator for it.",
                     key=key,
                 )
         return by_key
 
-    def _hear(self, origin: Name, now: int) -> OriginState:
+    def _note_activity(self, origin: Name, now: int) -> OriginState:
         self._merged.event(origin, now)
-        watched = self._origins[origin]
-        watched.hear(now)
-        return watched
+        state = self._origins[origin]
+        state.hear(now)
+        return state
 
     def _limit(self, now: int) -> int | None:
         return None if self._future is None else now + self._future
 
     def _advance(self, origin: Name, key: str, now: int, cap: int | None) -> tuple[Signal, ...]:
-        watched = self._origins[origin]
-        time = self._generators[key].watermark(watched.states.get(key), now)
+        state = self._origins[origin]
+        time = self._generators[key].watermark(state.states.get(key), now)
         if time is None:
             return ()
         time = check_watermark(time if cap is None else min(time, cap))
@@ -431,17 +431,17 @@ class OriginWatermarks:
             return ()
         return self._merged.watermark(origin, key, time, now)
 
-    def _throttled(self, signals: Iterable[Signal]) -> tuple[Signal, ...]:
-        let_out: list[Signal] = []
+    def _apply_frame(self, signals: Iterable[Signal]) -> tuple[Signal, ...]:
+        emitted: list[Signal] = []
         for signal in signals:
             if signal is IDLE:
-                let_out.append(signal)
+                emitted.append(signal)
                 continue
             point = self._frame.floor(signal.time)
-            if point is not None and point > self._let_out.get(signal.key, _BELOW_ALL):
-                self._let_out[signal.key] = point
-                let_out.append(Watermark(signal.key, point))
-        return tuple(let_out)
+            if point is not None and point > self._emitted.get(signal.key, _BELOW_ALL):
+                self._emitted[signal.key] = point
+                emitted.append(Watermark(signal.key, point))
+        return tuple(emitted)
 
 
 def _observe_all(

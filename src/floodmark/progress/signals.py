@@ -1,4 +1,4 @@
-"""What flows beside the rows: watermarks, each for one time column, and the word that nothing flows."""
+"""Signals that flow beside the rows: watermarks, each for one time column, and idleness."""
 
 import enum
 from dataclasses import dataclass
@@ -10,9 +10,7 @@ from floodmark.errors import InvalidValue
 
 @dataclass(frozen=True, slots=True, order=True)
 class Watermark:
-    """No row will come any more whose time in the column `key` is below `time`.
-
-    A row at exactly `time` is on time.
+    """No more row will come whose time in the column `key` is below `time`; a row at exactly `time` is on time.
 
     >>> Watermark("order_time", 1000)
     Watermark(key='order_time', time=1000)
@@ -22,18 +20,18 @@ class Watermark:
     time: int
 
     def __post_init__(self) -> None:
-        """Refuse what is not a name or not a time."""
+        """Check key and time."""
         check_key(self.key)
         check_watermark(self.time)
 
 
 class Idle(enum.Enum):
-    """Nothing flows for now, on any key; the last watermarks stand."""
+    """No rows are expected for now, on any key; the last watermarks remain valid."""
 
     IDLE = "idle"
 
     def __repr__(self) -> str:
-        """Return the name under which it is exported."""
+        """Return the name of the exported constant."""
         return "IDLE"
 
 
@@ -43,7 +41,7 @@ Signal = Watermark | Idle
 
 
 def check_key(key: object) -> str:
-    """Return `key` if it can name a time column, or refuse it.
+    """Return `key` if it can name a time column, or raise an error.
 
     >>> check_key("order_time")
     'order_time'
@@ -53,6 +51,6 @@ def check_key(key: object) -> str:
     raise InvalidValue(
         f"The watermark key is {key!r}.",
         rule="A key is the name of a time column.",
-        remedy="Pass a string that is not empty.",
+        remedy="Pass a non-empty string, such as 'order_time'.",
         key=key,
     )

@@ -1,13 +1,14 @@
-"""The HTTP service: the streams of a home for other machines, languages and processes.
+"""The HTTP service: the streams of a home for other machines and languages.
 
 | name | does |
 |---|---|
-| `serve` | runs a service and a controller until the process is told to end: `floodmark serve` |
-| `Service` | a service in a thread, for tests and for programs that bring their own main loop |
-| `create_app`, `App` | the application alone, for an ASGI server of your own |
-| `ServiceLimits`, `Tls` | what a service takes at most, and how it proves who it is |
+| `serve` | runs a service and a controller until SIGTERM or SIGINT: `floodmark serve` |
+| `Service` | a service in a thread, for tests and for programs with their own main loop |
+| `create_app`, `App` | the ASGI application alone, for your own server |
+| `ServiceLimits`, `Tls` | the limits of a service, and its certificate |
 
-`floodmark.connect("http://...")` is the same home over it. Everything under /v1 is described by /v1/openapi.json.
+Only `floodmark.cli` imports it. Start reading with `app`, then `routes`. `floodmark.connect("http://...")` is the
+client; /v1/openapi.json describes the API.
 """
 
 from floodmark.service.app import App, create_app

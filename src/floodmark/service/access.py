@@ -1,133 +1,133 @@
-"""Authentication: tokens of the home; and without tokens, only requests from this machine for this machine."""
+"""Authentication: by tokens of the home; without tokens, only local requests are admitted."""
 
 import asyncio
 import time
 from collections.abc import Iterable
 from functools import lru_cache
 from ipaddress import ip_address
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 from floodmark.control import Home, Token, Tokens
-from floodmark.control.tokens import TOKENS_TOPIC, KnownToken, split_token
+from floodmark.control.tokens import TOKENS_TOPIC, StoredToken, split_token
 from floodmark.errors import HostRefused, TokenExpired, TokenMissing, TokenRefused
 from floodmark.service.workers import Workers
 from floodmark.streams.remote.wire import API_PREFIX
 
 HEALTH_PATH: Final = f"{API_PREFIX}/health"
-"""The one path that needs no token."""
+"""The only path that needs no token."""
 
 
 _SCHEME: Final = b"bearer"
-_REMEDY: Final = "Make one with `floodmark token create`, and send it as 'Authorization: Bearer fmk_...'."
+_REMEDY: Final = "Create a token with `floodmark token create`, and send it as 'Authorization: Bearer fmk_...'."
 
 
 class Authenticator:
-    """Knows the tokens of a home, as they were at most a moment ago.
+    """Checks the token of each request against a short-lived cache of the home's tokens.
 
-    With `needs_token` every request needs one. Without, none is needed as long as the home has none and the request
-    comes from this machine, for this machine.
+    With `needs_token` every request needs a token. Without it, a local request needs none as long as the home has no
+    tokens.
     """
 
     __slots__ = (
-        "_counted",
+        "_change_count",
         "_home",
-        "_looked_at",
-        "_looking",
         "_needs_token",
         "_now",
+        "_refreshed_at",
+        "_refreshing",
         "_seconds",
         "_tokens",
         "_workers",
     )
 
     def __init__(self, home: Home, workers: Workers, *, needs_token: bool, seconds: float) -> None:
-        """Look at the tokens of this home, again after so many seconds."""
+        """Refresh the cached tokens of this home after `seconds`."""
         self._home = home
         self._workers = workers
         self._needs_token = needs_token
         self._seconds = seconds
-        self._tokens: dict[str, KnownToken] = {}
-        self._counted: int | None = None
-        self._looked_at: float | None = None
+        self._tokens: dict[str, StoredToken] = {}
+        self._change_count: int | None = None
+        self._refreshed_at: float | None = None
         self._now = 0
-        self._looking: asyncio.Task[None] | None = None
+        self._refreshing: asyncio.Task[None] | None = None
 
     async def admit(self, headers: Iterable[tuple[bytes, bytes]], client: str | None) -> Token | None:
-        """Return the token of a request, or None if it needs none; refuse one that may not come in."""
-        if self._looked_at is None or time.monotonic() - self._looked_at > self._seconds:
-            await self._look_together()
-        given = [value for name, value in headers if name == b"authorization"]
-        if not given and not self._tokens and not self._needs_token:
+        """Return the token of a request, or None if it needs none; raise an error if it is not admitted."""
+        if self._refreshed_at is None or time.monotonic() - self._refreshed_at > self._seconds:
+            await self._refresh_shared()
+        credentials = [value for name, value in headers if name == b"authorization"]
+        if not credentials and not self._tokens and not self._needs_token:
             check_same_machine(headers, client)
             return None
-        if not given:
+        if not credentials:
             raise TokenMissing(
                 "The request has no token.",
-                rule="This service needs one for everything but /v1/health.",
+                rule="This service needs a token for every path except /v1/health.",
                 remedy=_REMEDY,
             )
-        return self._check(given)
+        return self._check(credentials)
 
-    def _check(self, given: list[bytes]) -> Token:
-        scheme, _, text = given[0].partition(b" ")
+    def _check(self, credentials: list[bytes]) -> Token:
+        scheme, _, text = credentials[0].partition(b" ")
         parts = split_token(text.strip().decode("latin-1"))
-        if len(given) > 1 or scheme.lower() != _SCHEME or parts is None:
+        if len(credentials) > 1 or scheme.lower() != _SCHEME or parts is None:
             raise TokenRefused(
-                "The request has something else than a token.",
-                rule="A token is sent once, as 'Authorization: Bearer fmk_...'.",
+                "The Authorization header does not hold a Floodmark token.",
+                rule="A request has one Authorization header, of the form 'Authorization: Bearer fmk_...'.",
                 remedy=_REMEDY,
             )
-        known = self._tokens.get(parts[0])
-        if known is None or not known.fits(parts[1]):
+        stored = self._tokens.get(parts[0])
+        if stored is None or not stored.matches_secret(parts[1]):
             raise TokenRefused(
-                "The token is not known here.",
-                rule="A token is one of this home, and not revoked.",
+                "The token is unknown or revoked.",
+                rule="The token must belong to the home of this service.",
                 remedy=_REMEDY,
             )
-        if known.token.has_expired(self._store_time()):
+        if stored.token.has_expired(self._store_time()):
             raise TokenExpired(
-                f"The token {known.token.id!r} has expired.",
-                rule="A token is good until its time has run out.",
+                f"The token {stored.token.id!r} has expired.",
+                rule="A token is valid until its expiry time.",
                 remedy=_REMEDY,
-                token=known.token.id,
-                expires_at=known.token.expires_at,
+                token=stored.token.id,
+                expires_at=stored.token.expires_at,
             )
-        return known.token
+        return stored.token
 
     def _store_time(self) -> int:
-        """Return the time by the store's clock, as far as it is known without asking."""
-        elapsed = 0.0 if self._looked_at is None else time.monotonic() - self._looked_at
+        """Return the store's time, estimated from the last refresh."""
+        elapsed = 0.0 if self._refreshed_at is None else time.monotonic() - self._refreshed_at
         return self._now + int(elapsed * 1e6)
 
-    async def _look_together(self) -> None:
-        """Look at the tokens; who comes while somebody looks waits for that."""
-        looking = self._looking
-        if looking is None:
-            # A task of its own: if who asked for it goes away, others may wait for it.
-            self._looking = looking = asyncio.get_running_loop().create_task(self._look())
-            looking.add_done_callback(self._has_looked)
-        await asyncio.shield(looking)
+    async def _refresh_shared(self) -> None:
+        """Refresh the tokens; concurrent requests share one refresh."""
+        refreshing = self._refreshing
+        if refreshing is None:
+            # A separate task: other requests may wait for it after the one that started it is cancelled.
+            self._refreshing = refreshing = asyncio.get_running_loop().create_task(self._refresh())
+            refreshing.add_done_callback(self._refresh_ended)
+        await asyncio.shield(refreshing)
 
-    def _has_looked(self, looking: "asyncio.Task[None]") -> None:
-        self._looking = None
-        if not looking.cancelled():
-            looking.exception()
+    def _refresh_ended(self, refreshing: "asyncio.Task[None]") -> None:
+        self._refreshing = None
+        if not refreshing.cancelled():
+            refreshing.exception()
 
-    async def _look(self) -> None:
+    async def _refresh(self) -> None:
         begun = time.monotonic()
-        tokens, counted, now = await self._workers.run(self._read)
+        tokens, change_count, now = await self._workers.run(self._read)
         if tokens is not None:
             self._tokens = tokens
-        self._counted, self._now, self._looked_at = counted, now, begun
+        self._change_count, self._now, self._refreshed_at = change_count, now, begun
 
-    def _read(self) -> tuple[dict[str, KnownToken] | None, int, int]:
-        # Counted before it is read: what comes in between is then read twice, and not missed.
-        counted = self._home.changes(TOKENS_TOPIC)[TOKENS_TOPIC]
-        if counted == self._counted:
-            return None, counted, self._home.now()
-        known: Any = Tokens(self._home).known()
-        return {one.token.id: one for one in known}, counted, self._home.now()
+    def _read(self) -> tuple[dict[str, StoredToken] | None, int, int]:
+        # Read the counter before the tokens, so that a change in between is read again, not missed.
+        change_count = self._home.changes(TOKENS_TOPIC)[TOKENS_TOPIC]
+        if change_count == self._change_count:
+            return None, change_count, self._home.now()
+        tokens = {stored.token.id: stored for stored in Tokens(self._home).stored()}
+        return tokens, change_count, self._home.now()
 
 
 RawHeaders = Iterable[tuple[bytes, bytes]]
@@ -135,7 +135,7 @@ RawHeaders = Iterable[tuple[bytes, bytes]]
 
 @lru_cache(1_000)
 def is_loopback(host: str | None) -> bool:
-    """Return whether a host, by its name or address, is this machine itself, as every machine calls itself.
+    """Return whether a host name or address is a loopback one.
 
     >>> [is_loopback(host) for host in ("localhost", "127.0.0.1", "::1", "0.0.0.0", "marks.example", "")]
     [True, True, True, False, False, False]
@@ -166,28 +166,28 @@ def host_of(header: str) -> str | None:
 
 
 def check_same_machine(headers: RawHeaders, client: str | None) -> None:
-    """Refuse a request without a token unless it comes from this machine, for this machine, and from no foreign page.
+    """Refuse a request without a token unless it is local and does not come from a web page of another host.
 
-    A page of another host that is open in a browser here can send requests here. It gives itself away by the name it
-    asks for (its own, which it has let point here), or by its origin.
+    A page of another host, open in a local browser, can send requests to this machine. Its Host header (after DNS
+    rebinding, the page's own host) or its Origin header reveals it.
     """
-    found: dict[bytes, list[str]] = {b"host": [], b"origin": [], b"forwarded": [], b"x-forwarded-for": []}
+    values: dict[bytes, list[str]] = {b"host": [], b"origin": [], b"forwarded": [], b"x-forwarded-for": []}
     for name, value in headers:
-        if name in found:
-            found[name].append(value.decode("latin-1"))
-    hosts, origins = found[b"host"], found[b"origin"]
+        if name in values:
+            values[name].append(value.decode("latin-1"))
+    hosts, origins = values[b"host"], values[b"origin"]
     if len(hosts) != 1 or not is_loopback(host_of(hosts[0])):
         raise _host_refused(f"The request is for the host {', '.join(hosts)!r:.100}.")
     for origin in origins:
         if not is_loopback(host_of(origin)):
-            raise _host_refused(f"The request comes from a page of {origin!r:.100}.")
-    if not is_loopback(client) or found[b"forwarded"] or found[b"x-forwarded-for"]:
+            raise _host_refused(f"The request comes from a web page of {origin!r:.100}.")
+    if not is_loopback(client) or values[b"forwarded"] or values[b"x-forwarded-for"]:
         raise _host_refused("The request comes from another machine.")
 
 
 def _host_refused(fact: str) -> HostRefused:
     return HostRefused(
         fact,
-        rule="Without tokens a service is used from its own machine, by the name localhost or the address 127.0.0.1.",
-        remedy="Use that name, or make a token with `floodmark token create` and send it along.",
+        rule="Without tokens a service accepts requests from its own machine only, for localhost or 127.0.0.1.",
+        remedy="Use the address 127.0.0.1, or create a token with `floodmark token create` and send it.",
     )

@@ -19,7 +19,7 @@ from floodmark.streams.remote.wire import API_PREFIX
 
 
 class App:
-    """An ASGI application; get one from `create_app`. It has threads of its own until it is closed."""
+    """An ASGI application; get one from `create_app`. It owns threads until it is closed."""
 
     __slots__ = ("_context", "_guard")
 
@@ -37,25 +37,25 @@ class App:
         await self._guard(scope, receive, send)
 
     def openapi(self) -> dict[str, Any]:
-        """Return the document that describes the API."""
+        """Return the OpenAPI document."""
         return api().openapi()
 
     def begin_to_stop(self) -> None:
-        """Answer those who wait for news, so that they do not hold up the end."""
+        """Answer requests that wait for news, so that they do not delay the stop."""
         self._context.load.is_stopping = True
 
     def close(self) -> None:
-        """Finish what is under way, and end; what comes afterwards is refused."""
+        """Finish the requests in progress, and stop; later requests are refused."""
         self.begin_to_stop()
         self._context.marks.close()
         self._context.workers.close()
 
 
 def create_app(home: StreamHome, *, limits: ServiceLimits | None = None, needs_token: bool = True) -> App:
-    """Return the application for a home, to be run by an ASGI server of your own; see `Service` for one that runs.
+    """Return the application of a home, for your own ASGI server; see `Service` for a complete server.
 
-    With `needs_token` every request but that for /v1/health needs a token of the home. Without it, and as long as the
-    home has no token, requests of this machine need none.
+    With `needs_token` every request except /v1/health needs a token of the home. Without it, local requests need none
+    as long as the home has no tokens.
 
     >>> with connect() as home:
     ...     app = create_app(home)
@@ -67,7 +67,7 @@ def create_app(home: StreamHome, *, limits: ServiceLimits | None = None, needs_t
 
 
 _ROUTES: Final = (
-    # What is asked for most often comes first.
+    # The most frequent requests first.
     writers.ROUTES,
     events.ROUTES,
     marks_log.ROUTES,
@@ -78,18 +78,18 @@ _ROUTES: Final = (
 )
 _ABOUT: Final = "Streams whose writers note time, and the watermark that follows from their marks."
 _REFUSALS: Final[dict[int | str, dict[str, Any]]] = {
-    "default": {"model": ErrorView, "description": "Why it was not done."}
+    "default": {"model": ErrorView, "description": "Why the request failed."}
 }
 
 
 @cache
 def api() -> FastAPI:
-    """Return the application that has all routes. Which home a request is for is in the scope of the request.
+    """Return the application with all routes. The home is in the scope of each request.
 
     >>> "/v1/streams" in api().openapi()["paths"]
     True
     """
-    made = FastAPI(
+    app = FastAPI(
         title="Floodmark",
         version=version("floodmark"),
         description=_ABOUT,
@@ -100,6 +100,6 @@ def api() -> FastAPI:
         responses=_REFUSALS,
     )
     for routes in _ROUTES:
-        made.include_router(routes, prefix=API_PREFIX)
-    install_error_handlers(made)
-    return made
+        app.include_router(routes, prefix=API_PREFIX)
+    install_error_handlers(app)
+    return app

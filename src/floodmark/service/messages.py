@@ -1,4 +1,4 @@
-"""What all requests and answers have in common: field types, JSON, and errors with their HTTP status."""
+"""What all requests and responses share: field types, JSON, and errors with their HTTP status."""
 
 import json
 from collections.abc import Sequence
@@ -45,20 +45,20 @@ MarkOutcomeValue = Literal["accepted", "time went back", "position went back"]
 
 
 class Form(BaseModel):
-    """Exactly these fields, of exactly these types."""
+    """A request body with exactly these fields, of exactly these types."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class AuthorForm(Form):
-    """Who writes: a writer, and which of those that were opened under its id."""
+    """A writer, and its instance: how many times the writer id has been opened."""
 
     writer: Name = Field(examples=["till-3"])
     instance: Int64
 
 
 class ErrorView(BaseModel):
-    """Why something was not done: the fact, the rule, the way out, and the values it speaks of."""
+    """Why a request failed: the fact, the rule, the remedy, and the values involved."""
 
     code: str = Field(examples=["unknown-stream"])
     fact: str
@@ -68,7 +68,7 @@ class ErrorView(BaseModel):
 
 
 class DoneView(BaseModel):
-    """It is done."""
+    """An empty answer: the request was carried out."""
 
 
 STATUSES: Final[dict[type[FloodmarkError], int]] = {
@@ -92,23 +92,23 @@ STATUSES: Final[dict[type[FloodmarkError], int]] = {
     StateError: 409,
     FloodmarkError: 500,
 }
-"""An error has the status of its class, or of the nearest class above it."""
+"""The status of an error is that of its class or nearest base class."""
 
 RETRY_SECONDS: Final = 1
 
 
 class JsonResponse(Response):
-    """An answer in JSON."""
+    """A JSON response without spaces."""
 
     media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
-        """Return the content as text."""
+        """Encode the content."""
         return json.dumps(content, separators=(",", ":"), allow_nan=False).encode()
 
 
 def status_of(error: FloodmarkError) -> int:
-    """Return the status of an error.
+    """Return the HTTP status of an error.
 
     >>> from floodmark.errors import UnknownStream
     >>> status_of(UnknownStream("There is none.", rule="So.", remedy="Make it."))
@@ -120,7 +120,7 @@ def status_of(error: FloodmarkError) -> int:
 def error_response(
     error: FloodmarkError, status: int | None = None, headers: dict[str, str] | None = None
 ) -> JsonResponse:
-    """Return the answer that tells an error."""
+    """Return the response for an error."""
     code = status_of(error) if status is None else status
     more = dict(headers or {})
     if code == 401:
@@ -128,51 +128,51 @@ def error_response(
     elif code == 503:
         more["Retry-After"] = str(RETRY_SECONDS)
     elif code in (408, 413):
-        # What is left of the body is not read.
+        # The rest of the body is not read.
         more["Connection"] = "close"
     return JsonResponse(save_error(error), status_code=code, headers=more)
 
 
 def unexpected_failure() -> ServiceFailed:
-    """Return the error for what was not expected. What it was is in the log of the service, and nowhere else."""
+    """Return the error for an unexpected failure. The cause is only in the log of the service."""
     return ServiceFailed(
-        "The service met with something that it did not expect.",
-        rule="Whatever a request asks for, it is done, or refused with a reason.",
-        remedy="Look in the log of the service; whether the request was carried out is not known.",
+        "An unexpected error occurred in the service.",
+        rule="The cause is written to the log of the service only; it is unknown whether the request was carried out.",
+        remedy="Find the traceback in the log of the service at the time of this request.",
     )
 
 
 def bad_request(fact: str, remedy: str, **fields: Any) -> RequestInvalid:
-    """Return the error for a request that is not of the right form."""
-    return RequestInvalid(fact, rule="A request has the form that /v1/openapi.json describes.", remedy=remedy, **fields)
+    """Return the error for a malformed request."""
+    return RequestInvalid(fact, rule="Requests have the form that /v1/openapi.json describes.", remedy=remedy, **fields)
 
 
 _SHOWN_FIELDS = 3
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    """Let an application answer all errors in one form."""
+    """Make an application answer all errors in one form."""
     app.add_exception_handler(FloodmarkError, _answer_error)
     app.add_exception_handler(RequestValidationError, _answer_invalid_form)
     app.add_exception_handler(HTTPException, _answer_http_error)
-    # It is raised again after the answer, and the guard writes it down.
+    # Starlette raises it again after the response, and `Guard` logs it.
     app.add_exception_handler(Exception, _answer_unexpected)
 
 
 def describe_invalid_fields(errors: Sequence[Any]) -> RequestInvalid:
-    """Return the error for a request with values that are wrong, which says where they are, and not what they are.
+    """Return the error for a request with invalid fields. It names the fields but not their values.
 
     >>> print(describe_invalid_fields([{"loc": ("body", "time"), "msg": "Field required"}]).fact)
-    The request is wrong: body.time: Field required.
+    The request is invalid: body.time: Field required.
     """
-    if any(one.get("type") == "json_invalid" for one in errors):
-        errors = [{"loc": ("body",), "msg": "It is no JSON"}]
-    told = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in errors]
-    more = f" and {len(told) - _SHOWN_FIELDS} more" if len(told) > _SHOWN_FIELDS else ""
+    if any(error.get("type") == "json_invalid" for error in errors):
+        errors = [{"loc": ("body",), "msg": "Not valid JSON"}]
+    problems = [f"{'.'.join(map(str, error['loc']))}: {error['msg']}" for error in errors]
+    more = f" and {len(problems) - _SHOWN_FIELDS} more" if len(problems) > _SHOWN_FIELDS else ""
     return bad_request(
-        f"The request is wrong: {'; '.join(told[:_SHOWN_FIELDS])}{more}.",
-        "Correct it.",
-        places=[".".join(map(str, one["loc"])) for one in errors],
+        f"The request is invalid: {'; '.join(problems[:_SHOWN_FIELDS])}{more}.",
+        "Change the named fields to the types that /v1/openapi.json gives for this path.",
+        places=[".".join(map(str, error["loc"])) for error in errors],
     )
 
 
@@ -193,15 +193,16 @@ async def _answer_invalid_form(request: Request, error: Exception) -> Response:
 async def _answer_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if isinstance(error.__cause__, FloodmarkError):
-        # What the guard says of a body, FastAPI wraps up as something that cannot be read.
+        # FastAPI wraps an error raised while the body is received.
         return error_response(error.__cause__)
     if error.status_code == 404:
         unknown = UnknownName(
-            f"There is no {request.url.path!r:.200}.",
-            rule="The paths are those that /v1/openapi.json describes.",
-            remedy="Check the path.",
+            f"There is no path {request.url.path!r:.200}.",
+            rule="The service has the paths that /v1/openapi.json lists.",
+            remedy="Use one of these paths; each begins with /v1/.",
             path=request.url.path,
         )
         return error_response(unknown)
-    told = bad_request(f"{request.method} {request.url.path!r:.200}: {error.detail}.", "Check method, path and body.")
-    return error_response(told, error.status_code, dict(error.headers or {}))
+    fact = f"{request.method} {request.url.path!r:.200}: {error.detail}."
+    refusal = bad_request(fact, "Use a method and body that /v1/openapi.json lists for this path.")
+    return error_response(refusal, error.status_code, dict(error.headers or {}))

@@ -1,4 +1,4 @@
-"""Stands before every route: authentication, limits of the body, and unexpected errors."""
+"""Middleware before every route: authentication, body limits, and handling of unexpected errors."""
 
 import asyncio
 import logging
@@ -19,10 +19,10 @@ _DRAIN_SECONDS: Final = 5.0
 
 
 class Guard:
-    """Lets in what may come in, and answers for what nothing else has answered for."""
+    """Authenticates each request, limits its body, and answers errors that no route has handled."""
 
     def __init__(self, app: ASGIApp, authenticator: Authenticator, service: ServiceContext) -> None:
-        """Stand before this application."""
+        """Wrap this application."""
         self._app = app
         self._authenticator = authenticator
         self._service = service
@@ -34,7 +34,7 @@ class Guard:
             return
         has_begun = has_ended = False
 
-        async def sending(message: Message) -> None:
+        async def tracked_send(message: Message) -> None:
             nonlocal has_begun, has_ended
             has_begun = True
             await send(message)
@@ -48,18 +48,18 @@ class Guard:
                 token = await self._authenticator.admit(scope["headers"], client[0] if client else None)
             scope[CONTEXT_KEY] = RequestContext(self._service, token)
             await body.check_length(scope["headers"])
-            await self._app(scope, body.receive, sending)
+            await self._app(scope, body.receive, tracked_send)
         except FloodmarkError as error:
             if has_begun:
                 raise
             await error_response(error)(scope, receive, send)
         except Exception:
-            # What it was may tell of more than the caller may know.
+            # Only to the log: the error may contain data that the caller must not see.
             _LOG.exception("A request failed: %s %s", scope["method"], scope["path"])
             if has_ended:
                 return
             if has_begun:
-                # The line is cut, or what was sent would be taken for all there is.
+                # Cut the connection, or the client would take the partial answer for a complete one.
                 raise
             await error_response(unexpected_failure())(scope, receive, send)
         finally:
@@ -67,7 +67,7 @@ class Guard:
 
 
 class _LimitedBody:
-    """The body of a request, as it comes: no more of it than is allowed, and not too slowly."""
+    """Receives the body of a request within the limits of size and time."""
 
     def __init__(self, receive: Receive, service: ServiceContext) -> None:
         self._receive = receive
@@ -77,18 +77,18 @@ class _LimitedBody:
         self._has_ended = False
 
     async def check_length(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        """Refuse a body that says by itself that it is too large."""
+        """Refuse a body whose Content-Length is too large."""
         for name, value in headers:
             if name == b"content-length":
                 if not value.isdigit():
                     raise RequestInvalid(
-                        f"The content length is {value!r:.50}.",
-                        rule="It is a number of bytes.",
-                        remedy="Leave it to the HTTP library.",
+                        f"The Content-Length is {value!r:.50}.",
+                        rule="Content-Length is a number of bytes.",
+                        remedy="Let the HTTP library set the header.",
                     )
                 if int(value) > self._limits.max_request:
                     if not any(name == b"expect" for name, _ in headers):
-                        # Who asks first whether to send it has sent nothing yet, and to read on would say yes.
+                        # With "Expect: 100-continue" the client has not sent the body; reading would invite it to.
                         await self._drain()
                     raise self._too_large(int(value))
 
@@ -101,11 +101,11 @@ class _LimitedBody:
                 message = await self._receive()
         except TimeoutError:
             raise RequestTimedOut(
-                f"The body of the request has not come on for {self._limits.body_seconds:g} s.",
-                rule="A request is sent in one go.",
-                remedy="Send it again, over a better line or in smaller pieces.",
+                f"No data of the request body arrived for {self._limits.body_seconds:g} s.",
+                rule=f"At most {self._limits.body_seconds:g} s may pass between two pieces of a body.",
+                remedy="Retry; on a slow connection, send smaller requests.",
             ) from None
-        self._take(message)
+        self._count(message)
         if self._size > self._limits.max_request:
             size = self._size
             await self._drain()
@@ -115,19 +115,19 @@ class _LimitedBody:
         return message
 
     def end(self) -> None:
-        """Say that the body is no longer under way."""
+        """Remove the body from the load of the service."""
         self._load.body_bytes -= self._size
 
     async def _drain(self) -> None:
-        """Read some of what is left: who is still sending does not listen, and would not hear why it is refused."""
+        """Read a part of the rest: a client that is still sending would not read the refusal."""
         try:
             async with asyncio.timeout(_DRAIN_SECONDS):
                 while not self._has_ended and self._size < self._limits.max_request + _MAX_DRAINED:
-                    self._take(await self._receive())
+                    self._count(await self._receive())
         except TimeoutError:
             return
 
-    def _take(self, message: Message) -> None:
+    def _count(self, message: Message) -> None:
         size = len(message.get("body", b""))
         self._size += size
         self._load.body_bytes += size
@@ -136,8 +136,8 @@ class _LimitedBody:
     def _too_large(self, size: int) -> RequestTooLarge:
         return RequestTooLarge(
             f"The request has {size} bytes or more.",
-            rule=f"It has at most {self._limits.max_request}.",
-            remedy="Send less at once, or start the service with a larger --max-request.",
+            rule=f"A request has at most {self._limits.max_request} bytes.",
+            remedy="Split it into smaller requests, or start the service with a larger --max-request.",
             size=size,
             most=self._limits.max_request,
         )

@@ -1,4 +1,4 @@
-"""A service that runs: the process (`serve`), the service in a thread (`Service`), its socket and HTTP protocol."""
+"""The running service: as a process (`serve`), in a thread (`Service`), with its socket and HTTP protocol."""
 
 import asyncio
 import logging
@@ -30,7 +30,7 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """The certificate of a service, with those that lead up to it, and its key: two PEM files."""
+    """The certificate chain of a service and its key: two PEM files."""
 
     certificate: Path
     key: Path
@@ -47,18 +47,18 @@ def serve(
     log: str | None = None,
     on_start: Callable[[str], None] = lambda url: None,
 ) -> None:
-    """Serve a home until this process gets SIGTERM or SIGINT; to be called from the main thread.
+    """Serve a home until this process receives SIGTERM or SIGINT. Call it from the main thread.
 
-    A controller looks after the watermarks of its share of the streams; if it dies, those of other services wait `ttl`
-    before they take over. At the end nothing new is taken, what is under way is finished, and the share is given up.
-    `on_start` is called with the address once requests are answered. `log` is that of `connect`.
+    A controller updates the watermarks of its buckets of streams; if the process dies, other services take over after
+    `ttl`. On a signal the service refuses new requests, finishes those in progress, and releases its buckets.
+    `on_start` is called with the address once the service answers requests. `log` is that of `connect`.
     """
     stopped = threading.Event()
 
     def stop(number: int, frame: FrameType | None) -> None:
         stopped.set()
 
-    before = {number: signal.signal(number, stop) for number in _SIGNALS}
+    old_handlers = {number: signal.signal(number, stop) for number in _SIGNALS}
     try:
         with connect(home, controller=False, log=log) as local:
             controller = Controller(local, ttl=ttl)
@@ -66,22 +66,21 @@ def serve(
             with controller, Service(local, host=host, port=port, tls=tls, limits=limits) as service:
                 on_start(service.url)
                 stopped.wait()
-                _LOG.info("The service at %s ends.", service.url)
+                _LOG.info("The service at %s stops.", service.url)
     finally:
-        for number, handler in before.items():
+        for number, handler in old_handlers.items():
             signal.signal(number, handler)
 
 
 class Service:
-    """The API of a home, in a thread of its own. As a context it runs from the beginning to the end.
+    """The HTTP API of a home in its own thread. Use it as a context manager, or call `start` and `stop`.
 
     >>> with connect() as home, Service(home) as service, connect(service.url) as remote:
     ...     stream = remote.create_stream("shop/orders")
     ...     [stream.name for stream in home.streams()]
     ['shop/orders']
 
-    It listens on this machine alone unless it is told otherwise, and then the home must have a token. Port 0 is any
-    port that is free.
+    By default it listens on 127.0.0.1; for another host, the home must have a token. Port 0 picks a free port.
     """
 
     __slots__ = ("_app", "_home", "_host", "_limits", "_listener", "_port", "_tls")
@@ -95,7 +94,7 @@ class Service:
         tls: Tls | None = None,
         limits: ServiceLimits | None = None,
     ) -> None:
-        """Prepare one; it listens once it is started."""
+        """Prepare the service; `start` makes it listen."""
         self._home = home
         self._host = host
         self._port = port
@@ -106,24 +105,24 @@ class Service:
 
     @property
     def url(self) -> str:
-        """Where it is, once it is started."""
+        """The address of the started service."""
         if self._listener is None:
             raise ServiceNotStarted(
-                "The service does not run.",
-                rule="It has an address from start to stop.",
-                remedy="Use it as a context, or start it.",
+                "The service is not running.",
+                rule="A service has an address only between start and stop.",
+                remedy="Call start() first, or use the service in a `with` block.",
             )
         return self._listener.url
 
     def start(self) -> None:
-        """Listen, and return when requests are answered; to say so twice is no error."""
+        """Listen, and return once requests are answered. Idempotent."""
         if self._listener is not None:
             return
         address = resolve_address(self._host, self._port)
-        where = address[1][0]
-        needs_token = not is_loopback(where)
+        host = address[1][0]
+        needs_token = not is_loopback(host)
         if needs_token:
-            self._check_may_be_reached(where)
+            self._check_public_address(host)
         app = create_app(self._home, limits=self._limits, needs_token=needs_token)
         try:
             self._listener = Listener(app, address, self._limits, self._tls)
@@ -131,10 +130,10 @@ class Service:
             app.close()
             raise
         self._app = app
-        _LOG.info("The service listens at %s", self.url)
+        _LOG.info("The service listens at %s.", self.url)
 
     def stop(self) -> None:
-        """Listen no more, let requests that are under way come to their end, and end; twice is no error."""
+        """Stop listening, finish the requests in progress, and end. Idempotent."""
         listener, self._listener = self._listener, None
         app, self._app = self._app, None
         if app is not None:
@@ -154,21 +153,21 @@ class Service:
         self.stop()
 
     def __repr__(self) -> str:
-        where = f"{self._host}:{self._port}" if self._listener is None else self._listener.url
-        return f"Service({self._home!r}, {where!r})"
+        address = f"{self._host}:{self._port}" if self._listener is None else self._listener.url
+        return f"Service({self._home!r}, {address!r})"
 
-    def _check_may_be_reached(self, address: str) -> None:
+    def _check_public_address(self, address: str) -> None:
         home = self._home.home
         now = home.now()
         if all(token.has_expired(now) for token in Tokens(home).all()):
             raise TokensNeeded(
-                f"The service was to listen at {address}, and the home has no token.",
-                rule="Beyond its own machine a service is used with tokens.",
-                remedy="Make one first: `floodmark token create --scope admin`.",
+                f"The service cannot listen at {address}: the home has no valid token.",
+                rule="A service that other machines can reach requires tokens.",
+                remedy="Create a token first: `floodmark token create --scope admin`.",
                 address=address,
             )
         if self._tls is None:
-            _LOG.warning("The service at %s has no certificate: whoever can listen in gets the tokens.", address)
+            _LOG.warning("The service at %s has no TLS certificate: tokens are sent unencrypted.", address)
 
 
 Address = tuple[socket.AddressFamily, tuple[str, int]]
@@ -176,17 +175,17 @@ _START_SECONDS: Final = 30.0
 
 
 class Listener:
-    """Answers requests from its beginning to its end, in a thread of its own."""
+    """A running HTTP server in its own thread, from construction to `stop`."""
 
     __slots__ = ("_server", "_socket", "_thread", "url")
 
     def __init__(self, app: Any, address: Address, limits: ServiceLimits, tls: Tls | None = None) -> None:
-        """Listen, and return when requests are answered."""
+        """Listen, and return once requests are answered."""
         check_tls(tls)
         self._socket = _bind_socket(*address)
         host, port = self._socket.getsockname()[:2]
         self.url = f"{'http' if tls is None else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"
-        """Where it listens."""
+        """The address it listens at."""
         self._server = _UvicornServer(
             uvicorn.Config(
                 app,
@@ -196,7 +195,7 @@ class Listener:
                 lifespan="off",
                 log_config=None,
                 access_log=False,
-                # What a proxy says of who is behind it is not believed.
+                # Forwarded client addresses are not trusted.
                 proxy_headers=False,
                 server_header=False,
                 limit_concurrency=limits.max_connections,
@@ -214,46 +213,46 @@ class Listener:
         while not self._server.started:
             if not self._thread.is_alive() or time.monotonic() > give_up:
                 self.stop()
-                raise _not_started(host, port, "it ended at once")
+                raise _not_started(host, port, "the server ended at once or did not start in time")
             time.sleep(0.002)
 
     def stop(self) -> None:
-        """Listen no more, let requests that are under way come to their end, and end."""
+        """Stop listening, finish the requests in progress, and end."""
         self._server.should_exit = True
         self._thread.join()
         self._socket.close()
 
 
 class _UvicornServer(uvicorn.Server):
-    """Cuts, at its end, the connections that have taken longer than they had."""
+    """Aborts connections that are still open after the graceful shutdown."""
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await super().shutdown(sockets)
         for connection in list(self.server_state.connections):
             connection.transport.abort()
-        # Until the loop has let go of them.
+        # Let the loop close the transports.
         await asyncio.sleep(0)
 
 
 def resolve_address(host: str, port: int) -> Address:
-    """Return the one address that a host stands for: it is looked up once, and judged by what was found.
+    """Resolve a host to one address. It is looked up once, so that the address checked is the address used.
 
     >>> resolve_address("127.0.0.1", 8787)[1]
     ('127.0.0.1', 8787)
     """
     if not 0 <= port <= 65_535:
-        # What is looked up would be another port, without a word.
-        raise _not_started(host, port, "there is no such port")
+        # getaddrinfo would silently use another port.
+        raise _not_started(host, port, "ports are 0 to 65535")
     try:
-        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        candidates = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, OverflowError, UnicodeError) as error:
         raise _not_started(host, port, str(error)) from error
-    family, _, _, _, address = found[0]
+    family, _, _, _, address = candidates[0]
     return family, (str(address[0]), int(address[1]))
 
 
 def check_tls(tls: Tls | None) -> None:
-    """Refuse a certificate that cannot be used."""
+    """Refuse a certificate that cannot be loaded."""
     if tls is None:
         return
     try:
@@ -261,8 +260,8 @@ def check_tls(tls: Tls | None) -> None:
     except OSError as error:
         raise InvalidOption(
             f"The certificate {tls.certificate} or its key {tls.key} cannot be used: {error}.",
-            rule="They are PEM files that belong together, and this user may read them.",
-            remedy="Check --tls-cert and --tls-key.",
+            rule="Certificate and key are readable PEM files that belong together.",
+            remedy="Set --tls-cert to the certificate chain and --tls-key to its private key.",
             option="tls",
         ) from error
 
@@ -283,26 +282,26 @@ def _bind_socket(family: socket.AddressFamily, address: tuple[str, int]) -> sock
 def _not_started(host: str, port: int, why: str) -> ServiceNotStarted:
     return ServiceNotStarted(
         f"The service cannot listen at {host}:{port}: {why}.",
-        rule="It listens at an address of this machine, on a port that nothing else uses.",
-        remedy="Choose another port, or end what uses it.",
+        rule="A service listens at an address of this machine, on a free port.",
+        remedy="Choose another --port, or stop the process that uses this one.",
         host=host,
         port=port,
     )
 
 
 def limited_protocol(limits: ServiceLimits) -> type[asyncio.Protocol]:
-    """Return the protocol of a service with these limits."""
+    """Return the HTTP protocol class for these limits."""
 
     class GuardedProtocol(_LimitedProtocol):
-        held = limits
+        service_limits = limits
 
     return GuardedProtocol
 
 
 class _LimitedProtocol(HttpToolsProtocol):
-    """Cuts a connection whose request does not get to the end of its headers."""
+    """Closes a connection whose request headers are too slow or too long."""
 
-    held: ServiceLimits
+    service_limits: ServiceLimits
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -326,10 +325,10 @@ class _LimitedProtocol(HttpToolsProtocol):
         super().data_received(data)
         if self._in_body or self._unread == 0 or self.transport.is_closing():
             return
-        if self._unread > self.held.max_header:
+        if self._unread > self.service_limits.max_header:
             self.send_400_response("The headers are too long.")
         elif self._timer is None:
-            # Most requests come in one piece, and need no timer.
+            # Most requests arrive in one piece and need no timer.
             self._expect_headers()
 
     def on_headers_complete(self) -> None:
@@ -342,7 +341,7 @@ class _LimitedProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def _expect_headers(self) -> None:
-        self._timer = self.loop.call_later(self.held.header_seconds, self._too_slow)
+        self._timer = self.loop.call_later(self.service_limits.header_seconds, self._too_slow)
 
     def _too_slow(self) -> None:
         self._timer = None

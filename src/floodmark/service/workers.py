@@ -1,4 +1,4 @@
-"""The threads that work on the store: a bounded pool for requests, and one thread that stores marks in batches."""
+"""The threads that use the store: a bounded pool for requests, and one thread that stores marks in batches."""
 
 import asyncio
 import logging
@@ -16,18 +16,18 @@ T = TypeVar("T")
 
 
 class Workers:
-    """Runs what blocks in a bounded number of threads. When too much waits, what comes is refused at once."""
+    """Runs blocking functions in a bounded number of threads. When too many wait, further ones are refused at once."""
 
     __slots__ = ("_executor", "_most", "_under_way")
 
     def __init__(self, threads: int, waiting: int) -> None:
-        """Start no thread yet."""
+        """Allow so many threads, and so many calls waiting for one."""
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="floodmark service")
         self._most = threads + waiting
         self._under_way = 0
 
     async def run(self, work: Callable[P, T], /, *args: P.args, **options: P.kwargs) -> T:
-        """Return what a function returns, when a thread has run it."""
+        """Run a function in a thread and return its result."""
         if self._under_way >= self._most:
             raise service_busy("requests", self._most)
         self._under_way += 1
@@ -37,7 +37,7 @@ class Workers:
         return await asyncio.wrap_future(future)
 
     def close(self) -> None:
-        """Let what runs come to its end, and forget what waits."""
+        """Finish running calls and cancel waiting ones."""
         self._executor.shutdown(wait=True, cancel_futures=True)
 
     def _ended(self) -> None:
@@ -45,11 +45,11 @@ class Workers:
 
 
 def service_busy(what: str, most: int) -> ServiceBusy:
-    """Return the error for what comes when too much waits already."""
+    """Return the error for a request when the service is overloaded."""
     return ServiceBusy(
-        f"The service has {most} {what} under way.",
-        rule="More are not put off, so that those under way are answered in time.",
-        remedy="Try again in a moment, or run more services.",
+        f"The service has {most} {what} in progress.",
+        rule="The service refuses more, so that those in progress are answered in time.",
+        remedy="Retry after a second, or start more services for this home.",
         most=most,
     )
 
@@ -58,7 +58,7 @@ def _call_in_loop(loop: asyncio.AbstractEventLoop, call: Callable[[], Any]) -> N
     try:
         loop.call_soon_threadsafe(call)
     except RuntimeError:
-        # The loop has ended, and nobody counts any more.
+        # The loop has ended, and with it the count.
         return
 
 
@@ -69,19 +69,19 @@ WaitingMarks = tuple[Sequence[MarkRequest], "asyncio.Future[list[OutcomeOrError]
 
 
 class MarkStore(Protocol):
-    """A `Registry`."""
+    """The part of `Registry` that a `MarkQueue` uses."""
 
-    def note_many(self, notes: Sequence[MarkRequest]) -> list[OutcomeOrError]:
-        """Take many marks in one transaction."""
+    def note_many(self, requests: Sequence[MarkRequest]) -> list[OutcomeOrError]:
+        """Store many marks in one transaction."""
 
 
 class MarkQueue:
-    """Takes marks of many requests, and settles them in a thread of its own."""
+    """Collects the marks of many requests and stores them in batches, in its own thread."""
 
     __slots__ = ("_ended", "_most", "_registry", "_thread", "_waiting", "_wake", "_work")
 
     def __init__(self, registry: MarkStore, wake: Callable[[], None], most: int) -> None:
-        """Start the thread. `wake` is called when marks were stored; no more than `most` may wait."""
+        """Start the thread. `wake` is called after marks are stored; at most `most` requests may wait."""
         self._registry = registry
         self._wake = wake
         self._most = most
@@ -92,7 +92,7 @@ class MarkQueue:
         self._thread.start()
 
     async def note(self, notes: Sequence[MarkRequest]) -> list[OutcomeOrError]:
-        """Return what became of the marks, in their order, when they are stored."""
+        """Store marks and return their outcomes, in order."""
         future: asyncio.Future[list[OutcomeOrError]] = asyncio.get_running_loop().create_future()
         with self._work:
             if len(self._waiting) >= self._most or self._ended:
@@ -103,7 +103,7 @@ class MarkQueue:
         return await future
 
     def close(self) -> None:
-        """Settle what waits, and end."""
+        """Store the waiting marks, and stop."""
         with self._work:
             self._ended = True
             self._work.notify()
@@ -114,51 +114,51 @@ class MarkQueue:
             with self._work:
                 while not self._waiting and not self._ended:
                     self._work.wait()
-                batch = self._take()
+                batch = self._next_batch()
             if not batch:
                 return
-            self._settle(batch)
+            self._store(batch)
 
-    def _take(self) -> list[WaitingMarks]:
-        """Return the requests that come next, of about so many marks; at least one."""
+    def _next_batch(self) -> list[WaitingMarks]:
+        """Return the next requests, with about `_MARKS_PER_BATCH` marks together."""
         count = 0
-        for place, (notes, _) in enumerate(self._waiting):
+        for index, (notes, _) in enumerate(self._waiting):
             count += len(notes)
             if count >= _MARKS_PER_BATCH:
-                taken, self._waiting = self._waiting[: place + 1], self._waiting[place + 1 :]
-                return taken
-        taken, self._waiting = self._waiting, []
-        return taken
+                batch, self._waiting = self._waiting[: index + 1], self._waiting[index + 1 :]
+                return batch
+        batch, self._waiting = self._waiting, []
+        return batch
 
-    def _settle(self, batch: list[WaitingMarks]) -> None:
+    def _store(self, batch: list[WaitingMarks]) -> None:
         try:
-            settled = self._registry.note_many([note for notes, _ in batch for note in notes])
+            outcomes = self._registry.note_many([note for notes, _ in batch for note in notes])
         except BaseException:
-            # What makes a transaction fail may be in one request: so that the others do not bear it, each goes alone.
-            settled = [result for notes, _ in batch for result in self._alone(notes)]
+            # One bad request may have failed the whole transaction: store each request alone.
+            outcomes = [result for notes, _ in batch for result in self._store_alone(notes)]
         results: list[tuple[asyncio.Future[list[OutcomeOrError]], list[OutcomeOrError]]] = []
         start = 0
         for notes, future in batch:
-            results.append((future, settled[start : start + len(notes)]))
+            results.append((future, outcomes[start : start + len(notes)]))
             start += len(notes)
         self._wake()
         try:
             batch[0][1].get_loop().call_soon_threadsafe(_set_results, results)
         except RuntimeError:
-            # The loop has ended: nobody waits for an answer any more.
+            # The loop has ended, and with it the waiting requests.
             return
 
-    def _alone(self, notes: Sequence[MarkRequest]) -> list[OutcomeOrError]:
+    def _store_alone(self, notes: Sequence[MarkRequest]) -> list[OutcomeOrError]:
         try:
             return self._registry.note_many(notes)
         except FloodmarkError as error:
             return [error] * len(notes)
         except Exception:
-            _LOG.exception("Marks could not be stored.")
+            _LOG.exception("Storing marks failed.")
             return [unexpected_failure()] * len(notes)
 
 
 def _set_results(results: list[tuple["asyncio.Future[list[OutcomeOrError]]", list[OutcomeOrError]]]) -> None:
-    for future, settled in results:
+    for future, outcomes in results:
         if not future.done():
-            future.set_result(settled)
+            future.set_result(outcomes)

@@ -1,10 +1,10 @@
-"""Sinks that write exactly once: rows, and the record of how far they are, become visible together.
+"""Sinks that write exactly once: the rows and the record of how far the sink has written become visible together.
 
-`Sink` takes the batches of a query and writes each once to a target: `KafkaTarget`, `StreamTarget`, a manifest target
-(Delta tables, files, topics without transactions), or, from several tasks at once, `GroupedSink` and `GroupedTarget`.
-Only `floodmark.spark` and `floodmark.cli` import this room. Start reading with `sink`, then `gate` (is a batch to be
-written?) and `startup` (how does a sink begin?): both are rules without clock and I/O. `target` is what all targets
-share, `registry` the sinks that a home knows, `kafka/`, `stream` and `manifest/` are the targets.
+`Sink` writes each batch of a query once to a target: `KafkaTarget`, `StreamTarget` or a manifest target (Delta tables,
+files, topics without transactions). `GroupedSink` and `GroupedTarget` write one batch from several tasks.
+Only `floodmark.spark` and `floodmark.cli` import this room. Start with `sink`, then read the pure rules: `gate` (must a
+batch be written?) and `startup` (how does a sink start?). `target` is the protocol of all targets, `registry` the list
+of a home's sinks; `kafka/`, `stream` and `manifest/` are the targets.
 """
 
 from importlib import import_module
@@ -66,7 +66,7 @@ _LOADED_ON_FIRST_USE: Final = {
 
 
 def __getattr__(name: str) -> Any:
-    # Other targets need no Kafka client.
+    # Only the Kafka targets need the Kafka client.
     if name in _LOADED_ON_FIRST_USE:
         return getattr(import_module(f"floodmark.sinks.{_LOADED_ON_FIRST_USE[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

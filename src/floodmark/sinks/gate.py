@@ -1,10 +1,10 @@
-"""The gate: whether a batch is to be written, was written before, or must not be; and the record after it.
+"""The gate: decides whether a batch is written, dropped as written before, or refused; and the progress after it.
 
-A row of a query without state has a place of its own, and is written if its place was not. A window has none:
-it is emitted in the batch after the one that closed it. When a batch (Q, R] is written, all windows closed up
-to Q have been emitted. So a query that rebuilds its state must end batches at exactly Q and R: its output up to
-R is dropped, and nothing that it emits later was written before. Batch numbers cannot tell this: after a
-rollback the same number stands for other rows.
+Rows of a stateless query have positions of their own, so each is written unless its position was written. A window has
+none: Spark emits it in the batch after the one that closed it. Once a batch (Q, R] is written, all windows closed up to
+Q have been emitted. A query that rebuilds its state must therefore end batches at exactly Q and R: its output up to R
+is dropped, and nothing it emits later was written before. Batch numbers cannot decide this: after a rollback the same
+number stands for other rows.
 """
 
 from collections.abc import Mapping
@@ -21,16 +21,16 @@ from floodmark.errors import (
     SinkSourcesChanged,
     SinkStateUnknown,
 )
-from floodmark.sinks.progress import Progress, SinkMark
+from floodmark.sinks.progress import Progress, SinkMark, position_timestamps
 
 _NEW_CHECKPOINT_REMEDY: Final = (
-    "Start the query with a new checkpoint, from the beginning; its source ends batches where it must."
+    "Start the query with a new checkpoint, from the beginning; its source then ends batches at the required positions."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What a query has read in one batch, of each source the rows behind `starts` up to `ends`."""
+    """What a query has read in one batch: from each source the rows after `starts` up to `ends`."""
 
     query_id: str
     starts: QueryPosition
@@ -43,34 +43,34 @@ class Batch:
     def of(
         cls, query_id: str, ranges: Mapping[str, tuple[SourceOffset, SourceOffset]], *, is_stateful: bool
     ) -> "Batch":
-        """Return a batch, from {source: (start, end)}."""
+        """Return a batch from {source: (start, end)}."""
         starts = {source: start for source, (start, _) in ranges.items()}
         return cls(query_id, starts, {source: end for source, (_, end) in ranges.items()}, is_stateful)
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """All rows of the batch are to be written."""
+    """Write all rows of the batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """All of it was written before."""
+    """Write nothing: the whole batch was written before."""
 
     adopt: bool = False
-    """Whether the query has now the state with which another one has written, which is to be recorded."""
+    """Whether to record this query as the writer: it has rebuilt the state of the query that wrote the batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriteFrom:
-    """Rows behind `after` are to be written; the others were."""
+    """Write only the rows after `after`; the others were written before."""
 
     after: QueryPosition
 
 
 @dataclass(frozen=True, slots=True)
 class SplitAt:
-    """Batches must first end at each of these places."""
+    """The batch must be split: batches must first end at each of these stops."""
 
     stops: tuple[BatchStop, ...]
 
@@ -79,7 +79,7 @@ Decision = Write | Drop | WriteFrom | SplitAt
 
 
 def decide_batch(progress: Progress | None, batch: Batch) -> Decision:
-    """Return what is to be done with a batch, or refuse it.
+    """Return the decision on a batch, or raise an error if it must not be written.
 
     >>> def at(ts, end):
     ...     return {"orders": SourceOffset("q", ts, {0: end})}
@@ -90,7 +90,7 @@ def decide_batch(progress: Progress | None, batch: Batch) -> Decision:
     Write()
     >>> decide_batch(progress, Batch("q1", at(3, 12), at(4, 13), is_stateful=True))
     Traceback (most recent call last):
-    floodmark.errors.SinkGap: A batch begins at {'orders': 3}, and {'orders': 2} is what was written ... [sink-gap]
+    floodmark.errors.SinkGap: A batch begins at {'orders': 3}, but the sink has written ... [sink-gap]
     """
     _check_batch(batch)
     if progress is None:
@@ -104,12 +104,13 @@ def decide_batch(progress: Progress | None, batch: Batch) -> Decision:
     }
     if beyond:
         raise SinkGap(
-            f"A batch begins at {_ts_of(batch.starts)}, and {_ts_of(progress.ends)} is what was written last.",
-            rule="What lies between would be lost.",
-            remedy="Start the query at what was written, or with a new checkpoint; name a new sink to begin anew.",
+            f"A batch begins at {position_timestamps(batch.starts)}, but the sink has written up to "
+            f"{position_timestamps(progress.ends)}.",
+            rule="The rows in between would be lost.",
+            remedy="Start the query where the sink stopped, or with a new checkpoint; to start over, name a new sink.",
             sources=sorted(beyond),
-            starts=_ts_of(batch.starts),
-            written=_ts_of(progress.ends),
+            starts=position_timestamps(batch.starts),
+            written=position_timestamps(progress.ends),
         )
     return _decide_stateful(progress, batch) if batch.is_stateful else _decide_stateless(progress, batch)
 
@@ -117,30 +118,30 @@ def decide_batch(progress: Progress | None, batch: Batch) -> Decision:
 def required_stops(
     progress: Progress | None, starts: QueryPosition | None, *, is_stateful: bool
 ) -> tuple[BatchStop, ...]:
-    """Return where the batches of a query that goes on from `starts` must end; None is its beginning.
+    """Return where batches of a query must end; `starts` is where it resumes, None its beginning.
 
     >>> def at(ts, end):
     ...     return {"orders": SourceOffset("q", ts, {0: end})}
     >>> progress = Progress("out", "t", "t1", 1, "q1", at(1, 5), at(2, 9), is_stateful=True)
-    >>> [(stop.place["orders"].ts, stop.in_one) for stop in required_stops(progress, None, is_stateful=True)]
+    >>> [(stop.position["orders"].ts, stop.in_one) for stop in required_stops(progress, None, is_stateful=True)]
     [(1, False), (2, True)]
-    >>> [(stop.place["orders"].ts, stop.in_one) for stop in required_stops(progress, at(1, 5), is_stateful=True)]
+    >>> [(stop.position["orders"].ts, stop.in_one) for stop in required_stops(progress, at(1, 5), is_stateful=True)]
     [(2, True)]
     """
     if progress is None:
         return ()
     stops: tuple[BatchStop, ...] = (BatchStop(progress.starts, in_one=False), BatchStop(progress.ends, in_one=True))
     if not is_stateful or is_same(progress.starts, progress.ends):
-        # Rows without state only must be told from those that come after.
+        # Without state, only the end of what was written matters.
         stops = (BatchStop(progress.ends, in_one=False),)
     if starts is None:
-        # Before the first row nothing ends.
-        return tuple(stop for stop in stops if any(offset.ts is not None for offset in stop.place.values()))
-    return tuple(stop for stop in stops if not is_at_most(stop.place, starts))
+        # A stop before the first row of every source needs no batch.
+        return tuple(stop for stop in stops if any(offset.ts is not None for offset in stop.position.values()))
+    return tuple(stop for stop in stops if not is_at_most(stop.position, starts))
 
 
 def advance_sources(progress: Progress, batch: Batch, decision: Write | WriteFrom | Drop) -> Progress:
-    """Return what is true of the sources once a decision was carried out; the counts are as before."""
+    """Return the progress with sources and query as of this batch; the counts do not change."""
     if isinstance(decision, Drop):
         return replace(progress, query_id=batch.query_id) if decision.adopt else progress
     starts, ends = batch.starts, batch.ends
@@ -150,28 +151,29 @@ def advance_sources(progress: Progress, batch: Batch, decision: Write | WriteFro
     return replace(progress, query_id=batch.query_id, starts=starts, ends=ends, is_stateful=batch.is_stateful)
 
 
-def misaligned_error(cut: SplitAt, batch: Batch) -> SinkBatchMisaligned:
-    """Return the error for a batch that is there already, and should have ended elsewhere."""
-    places = [_ts_of(stop.place) for stop in cut.stops]
+def misaligned_error(split: SplitAt, batch: Batch) -> SinkBatchMisaligned:
+    """Return the error for a batch that does not end at the required stops."""
+    places = [position_timestamps(stop.position) for stop in split.stops]
     return SinkBatchMisaligned(
-        f"A batch goes from {_ts_of(batch.starts)} to {_ts_of(batch.ends)}, and does not end at each of {places}.",
-        rule="A query with state ends batches where the written ones have ended, or windows would be lost or doubled.",
+        f"A batch goes from {position_timestamps(batch.starts)} to {position_timestamps(batch.ends)}, not ending at "
+        f"each of {places}.",
+        rule="A query with state must end batches where the written ones ended; else windows are lost or doubled.",
         remedy=_NEW_CHECKPOINT_REMEDY,
         places=places,
-        starts=_ts_of(batch.starts),
-        ends=_ts_of(batch.ends),
+        starts=position_timestamps(batch.starts),
+        ends=position_timestamps(batch.ends),
     )
 
 
 def _decide_stateful(progress: Progress, batch: Batch) -> Decision:
     last, written = progress.starts, progress.ends
     if is_same(batch.starts, written):
-        # Where nothing was written, nobody needs the state of whoever did.
+        # If the last batch was empty, no state belongs to it.
         if batch.query_id != progress.query_id and not is_same(last, written):
             raise SinkStateUnknown(
-                f"The query {batch.query_id!r} goes on at {_ts_of(written)}, up to which {progress.query_id!r} has "
-                "written.",
-                rule="A query with state writes behind its own batches, or after it has built the same state.",
+                f"The query {batch.query_id!r} resumes at {position_timestamps(written)}, but {progress.query_id!r} "
+                "has written up to there.",
+                rule="A query with state resumes after its own batches, or after it has rebuilt the same state.",
                 remedy=_NEW_CHECKPOINT_REMEDY,
                 query_id=batch.query_id,
                 written_by=progress.query_id,
@@ -196,25 +198,25 @@ def _check_batch(batch: Batch) -> None:
     if batch.unbound or not batch.ends:
         names = ", ".join(batch.unbound) or "none of its inputs is bound"
         raise SinkInputUnbound(
-            f"The query {batch.query_id!r} reads what has no bindings: {names}.",
-            rule="What is written exactly once comes from sources whose offsets have timestamps.",
-            remedy="Read it through Floodmark's own source, or write with a sink that may repeat rows.",
+            f"The query {batch.query_id!r} reads inputs without timestamp bindings: {names}.",
+            rule="A sink writes exactly once only from sources whose offsets have timestamps.",
+            remedy="Read these inputs through Floodmark's own source, or write with a sink that may repeat rows.",
             inputs=list(batch.unbound),
         )
     if batch.starts.keys() != batch.ends.keys() or not is_at_most(batch.starts, batch.ends):
         raise SinkBatchInvalid(
-            f"A batch goes from {_ts_of(batch.starts)} to {_ts_of(batch.ends)}.",
-            rule="It begins before it ends, in each of its sources.",
-            remedy="Take both from the offset log of the query.",
-            starts=_ts_of(batch.starts),
-            ends=_ts_of(batch.ends),
+            f"A batch goes from {position_timestamps(batch.starts)} to {position_timestamps(batch.ends)}.",
+            rule="A batch begins at or before its end, in the same sources.",
+            remedy="Take starts and ends of the batch from the offset log of the query.",
+            starts=position_timestamps(batch.starts),
+            ends=position_timestamps(batch.ends),
         )
     if batch.is_stateful and is_same(batch.starts, batch.ends):
         raise SinkBatchInvalid(
-            f"A batch of a query with state begins and ends at {_ts_of(batch.ends)}.",
-            rule="Windows may come out in it, and after a restart nobody could tell whether it was written.",
+            f"A batch of a query with state begins and ends at {position_timestamps(batch.ends)}.",
+            rule="Spark may emit windows in it, and after a restart the sink could not know whether they were written.",
             remedy="Set spark.sql.streaming.noDataMicroBatches.enabled to false.",
-            starts=_ts_of(batch.starts),
+            starts=position_timestamps(batch.starts),
         )
 
 
@@ -222,12 +224,12 @@ def _check_sources(progress: Progress, batch: Batch) -> None:
     missing = sorted(progress.ends.keys() - batch.ends.keys())
     unknown = sorted(batch.ends.keys() - progress.ends.keys())
     if missing or unknown:
-        told = [f"{word} {', '.join(names)}" for word, names in (("without", missing), ("with", unknown)) if names]
+        changes = [f"{word} {', '.join(names)}" for word, names in (("without", missing), ("with", unknown)) if names]
         raise SinkSourcesChanged(
-            f"A batch comes {' and '.join(told)}; the sink {progress.sink!r} has written "
+            f"A batch comes {' and '.join(changes)}; the sink {progress.sink!r} has written "
             f"{', '.join(sorted(progress.ends))}.",
-            rule="What was written is known by the sources it came from.",
-            remedy="Give the query its sources back, or name a new sink, with a topic of its own.",
+            rule="A sink's progress is recorded per source, so its sources cannot change.",
+            remedy="Read the same sources as before, or name a new sink with a topic of its own.",
             missing=missing,
             unknown=unknown,
         )
@@ -237,9 +239,9 @@ def _check_statefulness(progress: Progress, batch: Batch) -> None:
     if progress.is_stateful != batch.is_stateful:
         kinds = ("with" if progress.is_stateful else "without", "with" if batch.is_stateful else "without")
         raise SinkStateUnknown(
-            f"The sink {progress.sink!r} was written by a query {kinds[0]} state, and now comes one {kinds[1]}.",
-            rule="What was written says how far rows have come, or how far windows have, and not both.",
-            remedy="Name a new sink, with a topic of its own.",
+            f"The sink {progress.sink!r} was written by a query {kinds[0]} state, and this query is one {kinds[1]}.",
+            rule="The progress of a query with state cannot be continued by one without, nor the reverse.",
+            remedy="Name a new sink with a topic of its own.",
             query_id=batch.query_id,
             written_by=progress.query_id,
         )
@@ -249,19 +251,15 @@ def _later_offset(source: str, one: SourceOffset, other: SourceOffset) -> Source
     return one if compare_in_source(source, one, other) > 0 else other
 
 
-def _ts_of(place: QueryPosition) -> dict[str, int | None]:
-    return {source: offset.ts for source, offset in sorted(place.items())}
-
-
-def initial_progress(sink: str, place: str, place_id: str, version: int, batch: Batch) -> Progress:
-    """Return the record of a sink that has written nothing, before its first batch."""
-    return Progress(sink, place, place_id, version, batch.query_id, batch.starts, batch.starts, batch.is_stateful)
+def initial_progress(sink: str, topic: str, topic_id: str, version: int, batch: Batch) -> Progress:
+    """Return the progress of a sink before its first batch, with nothing written."""
+    return Progress(sink, topic, topic_id, version, batch.query_id, batch.starts, batch.starts, batch.is_stateful)
 
 
 def progress_after(
-    known: Progress, batch: Batch, decision: Write | WriteFrom | Drop, *, rows: int, watermarks: Mapping[str, int]
+    before: Progress, batch: Batch, decision: Write | WriteFrom | Drop, *, rows: int, watermarks: Mapping[str, int]
 ) -> Progress:
-    """Return what is written after a batch of so many rows. What was told of time is not taken back.
+    """Return the progress after a batch of so many rows. Marks never go back.
 
     >>> batch = Batch("q", {}, {}, is_stateful=False)
     >>> first = progress_after(
@@ -271,20 +269,20 @@ def progress_after(
     >>> second.rows, second.total, second.marks
     (2, 7, {'at': SinkMark(time=7, seq=1)})
     """
-    marks = dict(known.marks)
+    marks = dict(before.marks)
     for key, time in sorted(watermarks.items()):
         if key not in marks or time > marks[key].time:
             marks[key] = SinkMark(time, marks[key].seq + 1 if key in marks else 1)
     return replace(
-        advance_sources(known, batch, decision),
+        advance_sources(before, batch, decision),
         marks=marks,
-        rows=known.rows if isinstance(decision, Drop) else rows,
-        total=known.total + rows,
+        rows=before.rows if isinstance(decision, Drop) else rows,
+        total=before.total + rows,
     )
 
 
 def is_at_most(one: QueryPosition, other: QueryPosition) -> bool:
-    """Return whether `one` lies at or before `other` in every source; both have the same.
+    """Return whether `one` lies at or before `other` in every source; both must have the same sources.
 
     >>> is_at_most({"a": SourceOffset("q", 1, {0: 5})}, {"a": SourceOffset("q", 2, {0: 5})})
     True
@@ -293,23 +291,23 @@ def is_at_most(one: QueryPosition, other: QueryPosition) -> bool:
 
 
 def is_same(one: QueryPosition, other: QueryPosition) -> bool:
-    """Return whether two places are the same in every source."""
+    """Return whether two positions are equal in every source."""
     return all(compare_in_source(source, offset, other[source]) == 0 for source, offset in one.items())
 
 
 def compare_in_source(source: str, one: SourceOffset, other: SourceOffset) -> int:
-    """Return how two offsets of a source lie, or refuse those that cannot be compared."""
-    found = compare_offsets(one, other)
-    if found is None:
+    """Return -1, 0 or 1 for two offsets of a source; raise an error if neither lies before the other."""
+    order = compare_offsets(one, other)
+    if order is None:
         raise SinkBatchInvalid(
-            f"The source {source!r} is at {_shown(one)} in a batch, neither before nor behind {_shown(other)}.",
-            rule="Everybody reads a source in the order of its timestamps, and so passes the same places.",
-            remedy="Start the query at a timestamp, not at a cut of its own; see that the home is the same one.",
+            f"In a batch the source {source!r} is at {_shown(one)}, neither before nor after {_shown(other)}.",
+            rule="All queries read a source in timestamp order, so they pass the same positions.",
+            remedy="Start the query at a timestamp instead of a custom cut, and use the home that the sink started in.",
             source=source,
             offset=one.save(),
             other=other.save(),
         )
-    return found
+    return order
 
 
 def _shown(offset: SourceOffset) -> str:

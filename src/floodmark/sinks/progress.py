@@ -1,6 +1,6 @@
-"""The progress record: how far a sink has written. It is stored together with the rows, or decided with them.
+"""The progress record of a sink: how far it has written. It is stored with the rows, in one transaction.
 
-Parallel sinks also record their group layout here: which group of partitions each task writes.
+The record of a parallel sink also has its group layout: which group of partitions each task writes.
 """
 
 import json
@@ -13,14 +13,14 @@ from floodmark.errors import InvalidOption, InvalidValue, SinkProgressInvalid, S
 
 
 class SinkMark(NamedTuple):
-    """A time that was told in the marks topic, and the number of the record that told it."""
+    """The last watermark written to the marks topic for a time key, and the sequence number of its record."""
 
     time: int
     seq: int
 
 
 class GroupLayout(NamedTuple):
-    """Which rows go to which group: the number of output partitions and of groups, the function and its version."""
+    """How rows are divided among groups: numbers of partitions and groups, the hash function, the layout's version."""
 
     partitions: int
     groups: int
@@ -38,7 +38,7 @@ def group_of(partition: int, layout: GroupLayout) -> int:
 
 
 def group_name(sink: str, layout: GroupLayout, group: int) -> str:
-    """Return the name under which a group writes. With another layout it has another one.
+    """Return the sink name under which a group records its progress; it changes with the layout's version.
 
     >>> group_name("out", GroupLayout(4, 2), 1)
     'out/1.1'
@@ -47,12 +47,12 @@ def group_name(sink: str, layout: GroupLayout, group: int) -> str:
 
 
 def check_layout(layout: GroupLayout) -> GroupLayout:
-    """Return a layout, or refuse one that leaves groups without partitions."""
+    """Return the layout, or raise an error if a group would have no partition."""
     if not 0 < layout.groups <= layout.partitions:
         raise InvalidOption(
-            f"A layout has {layout.groups} groups for {layout.partitions} partitions.",
-            rule="Each group has at least one partition.",
-            remedy="Use as many groups as there are tasks at a time, and not more than partitions.",
+            f"The layout has {layout.groups} groups for {layout.partitions} partitions.",
+            rule="Each group needs at least one partition.",
+            remedy=f"Set groups to the number of parallel tasks, at most {layout.partitions}.",
             groups=layout.groups,
             partitions=layout.partitions,
         )
@@ -64,7 +64,7 @@ _FORMAT_VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a sink has written: everything up to `ends`, the last batch of which began at `starts`.
+    """How far a sink has written: everything up to `ends`; its last batch began at `starts`.
 
     >>> start, end = SourceOffset("q", None, {}), SourceOffset("q", 2000, {0: 7}, {"at": 50})
     >>> progress = Progress("out", "orders", "t1", 1, "6f1c", {"s": start}, {"s": end}, rows=7, total=7)
@@ -74,26 +74,26 @@ class Progress:
 
     sink: str
     topic: str
-    """The topic that the rows are in."""
+    """The topic with the rows."""
     topic_id: str
-    """What tells it from another one that gets its name later."""
+    """Id of the topic, which differs if the topic is deleted and created again."""
     version: int
-    """That of the program; a process with a lower one ends."""
+    """Version of the program; a process with a lower version does not start."""
     query_id: str
-    """The query whose state belongs to `ends`."""
+    """The query whose state corresponds to `ends`."""
     starts: QueryPosition
     ends: QueryPosition
     is_stateful: bool = False
     rows: int = 0
-    """How many rows the last batch has had."""
+    """Number of rows in the last batch."""
     total: int = 0
-    """How many rows were written to the topic in all."""
+    """Number of rows written to the topic in total."""
     position: Mapping[int, int] = field(default_factory=dict)
-    """How far the rows fill the partitions of the topic."""
+    """End offset of each partition of the topic after the last batch."""
     marks: Mapping[str, SinkMark] = field(default_factory=dict)
-    """Of each time key, what was told last."""
+    """The last mark of each time key."""
     layout: GroupLayout | None = None
-    """In parallel mode, which group writes what."""
+    """The group layout, in parallel mode."""
 
     @property
     def key(self) -> bytes:
@@ -101,7 +101,7 @@ class Progress:
         return self.sink.encode()
 
     def save(self) -> bytes:
-        """Return the value of the record, which is JSON."""
+        """Return the value of the record, as JSON."""
         saved = {
             "form": _FORMAT_VERSION,
             "sink": self.sink,
@@ -122,12 +122,12 @@ class Progress:
 
     @classmethod
     def load(cls, value: bytes | str) -> "Progress":
-        """Return what the value of a record says."""
+        """Return the progress saved in the value of a record."""
         try:
             saved = json.loads(value)
             if saved["form"] != _FORMAT_VERSION:
                 raise _invalid_record(
-                    value, f"It has the form {saved['form']}, and this release knows {_FORMAT_VERSION}."
+                    value, f"Its format version is {saved['form']}; this release reads version {_FORMAT_VERSION}."
                 )
             return cls(
                 sink=str(saved["sink"]),
@@ -145,16 +145,16 @@ class Progress:
                 layout=None if saved["layout"] is None else GroupLayout(**saved["layout"]),
             )
         except (AttributeError, KeyError, TypeError, ValueError, SnapshotInvalid) as error:
-            raise _invalid_record(value, "It is JSON, as this release writes it.") from error
+            raise _invalid_record(value, "A progress record is JSON in the format of this release.") from error
 
 
 def newest_progress(
     sink: str, records: Iterable[tuple[bytes | None, bytes | None]], last: Progress | None = None
 ) -> Progress | None:
-    """Return the last progress of a sink among records, (key, value), of a progress topic; `last` is what came before.
+    """Return the last progress of a sink among the (key, value) records of a progress topic.
 
-    Records of other sinks, and those without a value, are passed over. One of its own that cannot be read, or that
-    says less than the one before it, is an error.
+    `last` is the progress before these records. Records of other sinks and records without a value are skipped. It is
+    an error if a record of the sink cannot be read, or goes back behind the one before it.
 
     >>> newest_progress("out", [(b"other", b"?"), (b"out", None)]) is None
     True
@@ -162,15 +162,15 @@ def newest_progress(
     own = sink.encode()
     for key, value in records:
         if key == own and value is not None:
-            found = Progress.load(value)
+            progress = Progress.load(value)
             if last is not None:
-                _check_not_backwards(last, found)
-            last = found
+                _check_not_backwards(last, progress)
+            last = progress
     return last
 
 
 def check_sink_name(name: object) -> str:
-    """Return the name of a sink, or refuse it.
+    """Return the name of a sink, or raise an error if it is not valid.
 
     >>> check_sink_name("")
     Traceback (most recent call last):
@@ -180,49 +180,51 @@ def check_sink_name(name: object) -> str:
         return name
     raise InvalidValue(
         f"The sink's name is {name!r}.",
-        rule="It is printable text of at most 200 characters without a slash, and not empty.",
-        remedy="Use a name that stays the same when the program is started again.",
+        rule="A sink's name is 1 to 200 printable characters without a slash.",
+        remedy="Set a name such as 'orders-out' that stays the same across restarts.",
         name=name,
     )
 
 
-def _check_not_backwards(last: Progress, found: Progress) -> None:
-    if last.ends.keys() != found.ends.keys() or last.topic_id != found.topic_id:
-        # Whoever has begun anew, by choice, has begun elsewhere.
+def _check_not_backwards(last: Progress, progress: Progress) -> None:
+    if last.ends.keys() != progress.ends.keys() or last.topic_id != progress.topic_id:
+        # The sink has deliberately started over with another topic or other sources.
         return
     back = {
-        source: (offset.ts, found.ends[source].ts)
+        source: (offset.ts, progress.ends[source].ts)
         for source, offset in last.ends.items()
-        if compare_offsets(offset, found.ends[source]) not in (-1, 0)
+        if compare_offsets(offset, progress.ends[source]) not in (-1, 0)
     }
-    if back or found.version < last.version or found.total < last.total:
+    if back or progress.version < last.version or progress.total < last.total:
         raise SinkProgressInvalid(
-            f"The progress of the sink {last.sink!r} goes back: from {last.total} rows at {_end_timestamps(last)} "
-            f"by version {last.version} to {found.total} at {_end_timestamps(found)} by version {found.version}.",
-            rule="Each record of a sink says at least as much as the one before it.",
-            remedy="Look for another program that writes to the progress topic, and take that right from it.",
+            f"The progress of the sink {last.sink!r} goes back: from {last.total} rows at "
+            f"{position_timestamps(last.ends)} by version {last.version} to {progress.total} at "
+            f"{position_timestamps(progress.ends)} by version {progress.version}.",
+            rule="Each progress record of a sink is at or after the one before it.",
+            remedy="Find the other program that writes to the progress topic, and revoke its write permission.",
             sink=last.sink,
             back=back,
         )
 
 
-def _end_timestamps(progress: Progress) -> dict[str, int | None]:
-    return {source: offset.ts for source, offset in sorted(progress.ends.items())}
+def position_timestamps(position: QueryPosition) -> dict[str, int | None]:
+    """Return the timestamp of each source at a query position, for error messages."""
+    return {source: offset.ts for source, offset in sorted(position.items())}
 
 
 def _invalid_record(value: bytes | str, rule: str) -> SinkProgressInvalid:
     return SinkProgressInvalid(
         f"A progress record is {value!r:.200}.",
         rule=rule,
-        remedy="Check who else writes to the progress topic; nothing is written to the topic of the sink before.",
+        remedy="Stop other programs from writing to the progress topic; the sink writes nothing until it is readable.",
     )
 
 
 def first_needed_timestamp(progress: Progress, source: str) -> int | None:
-    """Return the first timestamp of a source that a sink may have to tell from those before; None if there is none.
+    """Return the first timestamp of a source that the sink must still distinguish; None if there is none.
 
-    A query that builds its state anew must end a batch where the last written one began. Where that is before the first
-    row, it begins there.
+    A stateful query that rebuilds its state must end a batch where the last written batch began, if that is after the
+    first row.
     """
     start, end = progress.starts[source].ts, progress.ends[source].ts
     return start if progress.is_stateful and start is not None else end

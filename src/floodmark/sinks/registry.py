@@ -27,7 +27,7 @@ SINKS: Final = Table(
     Column("created_at", BigInteger, nullable=False),
     Column("updated_at", BigInteger, nullable=False),
 )
-"""`progress` is a copy for those who ask: the record beside the rows is the truth."""
+"""`progress` is a copy for display: the record stored with the rows is authoritative."""
 
 STREAM_SINKS: Final = Table(
     "stream_sink",
@@ -39,28 +39,28 @@ STREAM_SINKS: Final = Table(
     Column("transaction_id", Text),
     Column("earlier", Text),
 )
-"""Of sinks that write to streams this is the truth: see `StreamSinkRecords`."""
+"""The authoritative progress of sinks that write to streams: see `StreamSinkRecords`."""
 
 
 @dataclass(frozen=True, slots=True)
 class SinkInfo:
-    """What a home knows of a sink. Times are in microseconds, by the store's clock."""
+    """What a home knows about a sink. Times are in microseconds, by the store's clock."""
 
     name: str
     target: str
-    """Where it writes, such as kafka://host:9092/orders."""
+    """URL of the target, such as kafka://host:9092/orders."""
     mode: str
-    """atomic: all rows of a batch appear at once; parallel: group by group; staged: readers must know what counts."""
+    """atomic: a batch appears at once; parallel: group by group; staged: readers must filter by manifest."""
     version: int
     query_id: str | None
     progress: Progress | None
-    """A copy of the newest progress record, perhaps an older one than is in the target."""
+    """A copy of the progress record; it may be older than the record in the target."""
     created_at: int
     updated_at: int
 
 
 def holder_of(sink: str) -> str:
-    """Return the name under which a sink holds its sources.
+    """Return the holder name of a sink's holds.
 
     >>> holder_of("out")
     'sink/out'
@@ -82,11 +82,11 @@ class Sinks:
     __slots__ = ("_home",)
 
     def __init__(self, home: Home) -> None:
-        """Keep them in this home."""
+        """Read and write the sinks of `home`."""
         self._home = home
 
     def register(self, name: str, *, target: str, mode: SinkMode, version: int) -> SinkInfo:
-        """Make a sink known, or return the one that is. A name belongs to one target and one way to write there.
+        """Register a sink, or return the registered one. A name belongs to one target and one mode.
 
         >>> with Home.open() as home:
         ...     _ = Sinks(home).register("out", target="kafka://one:9092/orders", mode="atomic", version=1)
@@ -100,76 +100,78 @@ class Sinks:
             row = {"name": name, "target": target, "mode": mode, "version": version}
             if insert_if_absent(connection, SINKS, {**row, "created_at": now, "updated_at": now}):
                 return _load_sink(_find_sink(connection, name))
-            known = _load_sink(_find_sink(connection, name, lock=True))
-            if (known.target, known.mode) != (target, mode):
+            registered = _load_sink(_find_sink(connection, name, lock=True))
+            if (registered.target, registered.mode) != (target, mode):
                 raise SinkExists(
-                    f"The sink {name!r} writes to {known.target} ({known.mode}), not to {target} ({mode}).",
-                    rule="What a sink has written is known by its name.",
-                    remedy="Take another name, or drop the sink first.",
+                    f"The sink {name!r} writes to {registered.target} ({registered.mode}), not to {target} ({mode}).",
+                    rule="A sink's name belongs to one target and one mode.",
+                    remedy=f"Choose another name, or drop the sink {name!r} first.",
                     sink=name,
-                    target=known.target,
-                    mode=known.mode,
+                    target=registered.target,
+                    mode=registered.mode,
                 )
-            if version < known.version:
+            if version < registered.version:
                 raise SinkVersionOld(
-                    f"The sink {name!r} was fenced off by a newer version: ours={version} theirs={known.version}.",
-                    rule="What a newer version has begun no older one goes on with.",
-                    remedy="Stop this program, or start its newer version.",
+                    f"The sink {name!r} was fenced off by a newer version: ours={version} theirs={registered.version}.",
+                    rule="A sink does not resume with an older version than it was written with.",
+                    remedy=f"Stop this program, or start it with version {registered.version} or higher.",
                     sink=name,
                     ours=version,
-                    theirs=known.version,
+                    theirs=registered.version,
                 )
             connection.execute(update(SINKS).where(SINKS.c.name == name).values(version=version, updated_at=now))
             return _load_sink(_find_sink(connection, name))
 
     def record(self, name: str, progress: Progress) -> None:
-        """Keep a copy of the progress of a sink, if it says more than the one that is kept."""
+        """Store a copy of a sink's progress, unless the stored copy is newer."""
         with self._home.write() as connection:
-            known = _load_sink(_find_sink(connection, name, lock=True)).progress
-            if known is not None and known.topic_id == progress.topic_id and known.total > progress.total:
+            stored = _load_sink(_find_sink(connection, name, lock=True)).progress
+            if stored is not None and stored.topic_id == progress.topic_id and stored.total > progress.total:
                 return
             values = {"query_id": progress.query_id, "progress": progress.save().decode()}
             now = self._home.now(connection)
             connection.execute(update(SINKS).where(SINKS.c.name == name).values(**values, updated_at=now))
 
     def get(self, name: str) -> SinkInfo:
-        """Return a sink as it is known now."""
+        """Return one sink."""
         with self._home.read() as connection:
             return _load_sink(_find_sink(connection, name))
 
     def all(self) -> tuple[SinkInfo, ...]:
-        """Return all sinks, by their names."""
+        """Return all sinks, in name order."""
         with self._home.read() as connection:
             return tuple(_load_sink(row) for row in connection.execute(select(SINKS).order_by(SINKS.c.name)))
 
     def holds(self, name: str) -> tuple[Hold, ...]:
-        """Return what a sink holds."""
+        """Return the holds of a sink."""
         holder = holder_of(self.get(name).name)
         return tuple(hold for hold in Bindings(self._home).holds() if hold.holder == holder)
 
     def explain(self, name: str) -> tuple[str, ...]:
-        """Return sentences that say where a sink writes, how far it has come, and what it holds."""
+        """Return sentences that say where a sink writes, how far it has written, and what it holds."""
         info = self.get(name)
-        said = [f"The sink {name!r} writes to {info.target} ({info.mode}, version {info.version})."]
+        lines = [f"The sink {name!r} writes to {info.target} ({info.mode}, version {info.version})."]
         progress = info.progress
         if progress is None:
-            return (*said, "It has written nothing yet.")
+            return (*lines, "It has written nothing yet.")
         if not info.target.endswith(f"/{progress.topic}"):
-            said.append(f"It writes to a topic of its own, {progress.topic}: it could not know what it had written.")
-        said.append(f"It has written {progress.total} rows, {progress.rows} of them last, by query {info.query_id}.")
+            lines.append(f"It writes to a new topic, {progress.topic}, because it could not know what it had written.")
+        lines.append(
+            f"It has written {progress.total} rows, {progress.rows} in its last batch, by query {info.query_id}."
+        )
         uppers = {source.source: source.upper for source in Bindings(self._home).sources()}
         held = {hold.source: hold for hold in self.holds(name)}
         for source, offset in sorted(progress.ends.items()):
             upper, hold = uppers.get(source), held.get(source)
             behind = "which is not known to this home" if upper is None else f"of which {upper} is open"
             keeps = "holds nothing of it" if hold is None else f"holds it at {hold.ts}"
-            said.append(f"Of {source!r}, {behind}, it has written up to {offset.ts}, and {keeps}.")
+            lines.append(f"Of {source!r}, {behind}, it has written up to {offset.ts}, and {keeps}.")
             if hold is not None and hold.warning is not None:
-                said.append(hold.warning)
-        return tuple(said)
+                lines.append(hold.warning)
+        return tuple(lines)
 
     def drop(self, name: str) -> None:
-        """Forget a sink, and release what it holds. What it has written stays, and in Kafka also the record of it."""
+        """Remove a sink and release its holds. Its rows stay, and so do progress records in Kafka."""
         bindings = Bindings(self._home)
         for hold in self.holds(name):
             bindings.release(hold.source, hold.holder)
@@ -180,14 +182,14 @@ class Sinks:
 
 
 def _find_sink(connection: Connection, name: str, *, lock: bool = False) -> Row[Any]:
-    wanted = select(SINKS).where(SINKS.c.name == name)
-    row = connection.execute(wanted.with_for_update() if lock else wanted).one_or_none()
+    query = select(SINKS).where(SINKS.c.name == name)
+    row = connection.execute(query.with_for_update() if lock else query).one_or_none()
     if row is None:
-        known = connection.execute(select(SINKS.c.name)).scalars().all()
+        names = connection.execute(select(SINKS.c.name)).scalars().all()
         raise UnknownSink(
             f"There is no sink {name!r}.",
-            rule="A sink is known once it was started.",
-            remedy=did_you_mean(str(name), known, otherwise="Name another home, or start it."),
+            rule="A sink is registered when it is first started.",
+            remedy=did_you_mean(str(name), names, otherwise="Open the home that the sink was started in, or start it."),
             sink=name,
         )
     return row

@@ -1,4 +1,4 @@
-"""A sink as a query uses it: it holds its sources, asks the gate, writes, then advances its holds, in this order."""
+"""A sink as a query uses it: hold the sources, check a batch at the gate, write it, then advance the holds."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -19,14 +19,14 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class BatchOutcome:
-    """What became of a batch, and the progress after it."""
+    """What was done with a batch, and the progress after it."""
 
     decision: Write | WriteFrom | Drop
     progress: Progress | None
 
     @property
     def rows(self) -> int:
-        """How many rows were written; those of a batch that was dropped were before."""
+        """The number of rows written; 0 for a dropped batch."""
         return 0 if self.progress is None or isinstance(self.decision, Drop) else self.progress.rows
 
 
@@ -34,10 +34,10 @@ T = TypeVar("T", bound=TargetIdentity)
 
 
 class BaseSink(Generic[T]):
-    """What sinks of all kinds do: the home knows them, and what they may need of their sources is kept."""
+    """Common part of all sinks: registration in the home, holds on the sources, the decision on each batch."""
 
     def __init__(self, home: Home, target: T, *, failpoint: Failpoint = no_failpoint) -> None:
-        """Write to this target; sources and holds are in this home."""
+        """Write to `target`; the sources and their holds are in `home`."""
         self._target = target
         self._sinks = Sinks(home)
         self._holds = SourceHolds(Bindings(home), target.sink)
@@ -45,48 +45,48 @@ class BaseSink(Generic[T]):
 
     @property
     def progress(self) -> Progress | None:
-        """What it has written, as far as this process knows."""
+        """The progress that this process last wrote or read; None before the first batch."""
         return self._target.progress
 
     def close(self) -> None:
-        """Let go of the target. The holds stay: a sink that is not dropped goes on some day."""
+        """Close the target. The holds stay until the sink is dropped, so that it can resume."""
         self._target.close()
 
-    def _started(self, start: Callable[[BoundsLookup], Start]) -> Start:
-        """Start the target. Then holds are where the progress says."""
+    def _register_and_start(self, start: Callable[[BoundsLookup], Start]) -> Start:
+        """Register the sink, start the target, and move the holds to the progress found."""
         target = self._target
         self._sinks.register(target.sink, target=target.address, mode=target.mode, version=target.version)
-        found = start(self._holds.bounds)
-        if isinstance(found, Resume):
-            self._holds.follow(found.progress)
-            self._sinks.record(target.sink, found.progress)
-        return found
+        decision = start(self._holds.bounds)
+        if isinstance(decision, Resume):
+            self._holds.advance(decision.progress)
+            self._sinks.record(target.sink, decision.progress)
+        return decision
 
-    def _decided(self, batch: Batch) -> Write | WriteFrom | Drop:
-        """Return what becomes of a batch. What the first one needs is held before anything is written."""
+    def _decide(self, batch: Batch) -> Write | WriteFrom | Drop:
+        """Return the decision on a batch. Before the first batch is written, its sources are held."""
         decision = decide_batch(self.progress, batch)
         if isinstance(decision, SplitAt):
             raise misaligned_error(decision, batch)
         if self.progress is None and not isinstance(decision, Drop):
-            self._holds.take(batch.ends)
+            self._holds.acquire(batch.ends)
         return decision
 
-    def _wrote(self, decision: Write | WriteFrom | Drop, progress: Progress) -> BatchOutcome:
-        self._holds.follow(progress)
+    def _record_progress(self, decision: Write | WriteFrom | Drop, progress: Progress) -> BatchOutcome:
+        self._holds.advance(progress)
         self._failpoint(HOLD_ADVANCED)
         self._sinks.record(self._target.sink, progress)
         return BatchOutcome(decision, progress)
 
 
 class Sink(BaseSink[SinkTarget[R]], Generic[R]):
-    """Writes the batches of a query to a target, each once."""
+    """Writes each batch of a query once to a target."""
 
     def start(self) -> Start:
-        """Start the target: fence, read progress, decide."""
-        return self._started(self._target.start)
+        """Start the target: fence earlier processes, read the progress, decide how to go on."""
+        return self._register_and_start(self._target.start)
 
-    def cuts(self, starts: QueryPosition | None, *, is_stateful: bool) -> tuple[BatchStop, ...]:
-        """Return where the batches of a query that goes on from `starts`, or begins, must end."""
+    def batch_stops(self, starts: QueryPosition | None, *, is_stateful: bool) -> tuple[BatchStop, ...]:
+        """Return where batches of the query must end; `starts` is where the query resumes, None a new query."""
         return required_stops(self.progress, starts, is_stateful=is_stateful)
 
     def write(
@@ -97,60 +97,60 @@ class Sink(BaseSink[SinkTarget[R]], Generic[R]):
         watermarks: Mapping[str, int] | None = None,
         split: Callable[[int], CommitPoint] | None = None,
     ) -> BatchOutcome:
-        """Write a batch unless it was written, and return what became of it.
+        """Write a batch unless it was written before, and return what was done.
 
-        `rows` is called, at most once, if there is anything to be written, with which rows that is.
+        `rows` is called at most once, only if rows must be written, with the decision that says which.
         """
-        decision = self._decided(batch)
+        decision = self._decide(batch)
         if isinstance(decision, Drop) and not decision.adopt:
             return BatchOutcome(decision, self.progress)
-        found = () if isinstance(decision, Drop) else rows(decision)
-        progress = self._target.write(found, batch, decision, watermarks=watermarks, split=split)
-        return self._wrote(decision, progress)
+        to_write = () if isinstance(decision, Drop) else rows(decision)
+        progress = self._target.write(to_write, batch, decision, watermarks=watermarks, split=split)
+        return self._record_progress(decision, progress)
 
 
 _HOLD_ATTEMPTS: Final = 5
 
 
 class SourceHolds:
-    """The holds of one sink. They only move on, and only after what they kept was written."""
+    """The holds of one sink on its sources. A hold advances only after the rows it kept readable were written."""
 
     def __init__(self, bindings: Bindings, sink: str) -> None:
-        """Hold sources of these bindings."""
+        """Hold sources of these bindings for the sink."""
         self._bindings = bindings
         self._holder = holder_of(sink)
 
-    def take(self, sources: Iterable[str]) -> None:
-        """Before anything is written or decided, keep all that can still be read."""
+    def acquire(self, sources: Iterable[str]) -> None:
+        """Hold each source at its since, so that nothing readable now is compacted."""
         for source in sources:
             for attempt in range(_HOLD_ATTEMPTS):
                 try:
-                    self._move(source, self._bindings.source(source).since)
+                    self._move_hold(source, self._bindings.source(source).since)
                     break
                 except TimestampNotValid:
-                    # It was compacted in between.
+                    # The source was compacted between the two calls: retry.
                     if attempt == _HOLD_ATTEMPTS - 1:
                         raise
 
     def bounds(self, sources: Iterable[str]) -> dict[str, SourceBounds]:
-        """Hold sources, and return what can be read of them, which stays so; those without bindings are left out."""
-        found = {}
+        """Hold the sources, then return what can be read of each. Sources without bindings are left out."""
+        bounds = {}
         for source in sources:
             try:
-                self.take([source])
-                found[source] = SourceBounds.of(self._bindings.source(source))
+                self.acquire([source])
+                bounds[source] = SourceBounds.of(self._bindings.source(source))
             except UnknownSource:
                 continue
-        return found
+        return bounds
 
-    def follow(self, progress: Progress) -> None:
-        """Let go of what a sink does not need any more, now that so much is written."""
+    def advance(self, progress: Progress) -> None:
+        """Release what the sink no longer needs after this progress."""
         for source in progress.ends:
             needed, since = first_needed_timestamp(progress, source), self._bindings.source(source).since
-            # What lies before the first timestamp that is needed must be told from it.
-            self._move(source, since if needed is None else max(needed - 1, since))
+            # One timestamp earlier, so that the first needed one stays distinct from the one before it.
+            self._move_hold(source, since if needed is None else max(needed - 1, since))
 
-    def _move(self, source: str, ts: int) -> None:
+    def _move_hold(self, source: str, ts: int) -> None:
         try:
             self._bindings.advance_hold(source, self._holder, ts)
         except UnknownHold:

@@ -1,16 +1,14 @@
-"""A stream as the target of a sink: rows, their times and the record of them are decided in one transaction.
+"""A stream as the target of a sink: the rows, their marks and the progress record are committed in one transaction.
 
-The rows of a batch wait in a transaction of the stream, invisible to readers. Then one transaction of the store
-does three things: it moves the sink's record on, it marks the stream's transaction as to be committed, and it
-stores the marks to commit with. It fails as a whole if another process has started for the sink since, or if
-the stream's transaction is over. Before it nothing is written; after it everything is, though it may take a
-moment until readers see it: the commit is completed by this process, by any controller of the home, or by the
-sink's next start, whichever comes first. The next batch waits for it.
+The rows of a batch wait in a transaction of the stream, invisible to readers. One transaction of the store then updates
+the sink's record, marks the stream's transaction as to be committed, and stores the marks to commit with it. It fails
+as a whole if another process has started for the sink since, or if the stream's transaction is over. Before it, nothing
+is written. After it, the batch is written, though readers may see it a little later: this process, any controller of
+the home, or the next start of the sink completes the commit. The next batch waits for it.
 
-This holds for SQLite and PostgreSQL, and whether the events are in the home or in Kafka. In Kafka they are in a
-Kafka transaction, whose outcome is looked up before the commit is retried; the mark follows, with the position
-of that transaction. Only sealing the stream, which refuses all further rows, undoes the decision: the record
-then goes back.
+This holds for SQLite and PostgreSQL, and for events in the home or in Kafka. In Kafka the rows are in a Kafka
+transaction, whose outcome is looked up before the commit is retried; the mark follows, with the position of that
+transaction. Only sealing the stream, which refuses all further rows, can undo the decision: the record then goes back.
 """
 
 import secrets
@@ -72,30 +70,30 @@ from floodmark.sinks.target import (
 )
 from floodmark.streams import Position, Stream, StreamHome, Transaction, TransactionalWriter
 from floodmark.streams.definition import check_not_sealed
-from floodmark.streams.layout.positions import furthest
+from floodmark.streams.layout.positions import furthest_position
 from floodmark.streams.local.transactions import CommitMarks
 from floodmark.streams.ports import REASON_OPENED_AGAIN, REASON_TIMED_OUT
 
 
 @dataclass(frozen=True, slots=True)
 class StreamShape:
-    """The columns of rows, and which of them have the times.
+    """The columns of the rows, and which of them are time columns.
 
     >>> shape = StreamShape(pa.schema([pa.field("at", pa.timestamp("us", "UTC"), nullable=False)]), {"at": "at"})
     >>> with connect() as home:
-    ...     shape.make(home, "shop/per-minute").settings.ddl
+    ...     shape.create(home, "shop/per-minute").settings.ddl
     'at TIMESTAMP'
     """
 
     schema: Any
-    """Whether a column may be null is up to the stream."""
+    """The Arrow schema. Nullability is ignored: all columns of a created stream are nullable."""
     times: Mapping[str, str]
     """The column of each time key."""
     segments: int = 1
-    """How many a stream gets that is made."""
+    """Number of segments of a stream that the sink creates."""
 
     def find(self, home: StreamHome, name: str) -> Stream | None:
-        """Return the stream of a name, if there is one, or refuse one that the rows do not fit into."""
+        """Return the stream, or None if it does not exist; raise an error if the rows do not fit its schema."""
         try:
             stream = home.stream(name)
         except UnknownStream:
@@ -106,14 +104,14 @@ class StreamShape:
         ours, theirs = self._text(self.schema, in_order=False), self._text(settings.schema, in_order=False)
         if ours != theirs:
             columns = f"{self._text(settings.schema)}, and the rows have {self._text(self.schema)}"
-            raise _unfit_error(name, f"has the columns {columns}", "Both have the same columns, of the same types.")
+            raise _unfit_error(name, f"has the columns {columns}", "Both must have the same columns and types.")
         if dict(settings.time_columns) != dict(self.times):
-            times = f"{dict(settings.time_columns)}, and the query tells {dict(self.times)}"
-            raise _unfit_error(name, f"has the time columns {times}", "Whoever writes to a stream tells all its times.")
+            times = f"{dict(settings.time_columns)}, and the query has {dict(self.times)}"
+            raise _unfit_error(name, f"has the time columns {times}", "A sink must mark all time keys of the stream.")
         return stream
 
-    def make(self, home: StreamHome, name: str) -> Stream:
-        """Return a new stream of that name."""
+    def create(self, home: StreamHome, name: str) -> Stream:
+        """Create a stream for these rows."""
         schema = pa.schema([_nullable(field) for field in self.schema])
         return home.create_stream(name, schema, self.segments, dict(self.times))
 
@@ -129,7 +127,7 @@ def _nullable(field: Any) -> Any:
 
 def _nullable_type(kind: Any) -> Any:
     if pa.types.is_struct(kind):
-        return pa.struct([_nullable(kind.field(place)) for place in range(kind.num_fields)])
+        return pa.struct([_nullable(kind.field(index)) for index in range(kind.num_fields)])
     if pa.types.is_list(kind):
         return pa.list_(_nullable(kind.value_field))
     if pa.types.is_map(kind):
@@ -141,7 +139,7 @@ def _unfit_error(stream: str, fact: str, rule: str) -> SinkTopicUnfit:
     return SinkTopicUnfit(
         f"The stream {stream!r} {fact}.",
         rule=rule,
-        remedy="Select and cast the columns, name their times with `times`, or write to a stream of another name.",
+        remedy="Select and cast the columns, set their time keys with `times`, or write to another stream.",
         stream=stream,
     )
 
@@ -151,50 +149,50 @@ _COLUMNS = STREAM_SINKS.c
 
 @dataclass(frozen=True, slots=True)
 class StreamSinkRecord:
-    """What a sink has written to a stream."""
+    """How far a sink has written to a stream."""
 
     sink: str
     stream_id: int
     fence: int
-    """The instance of the stream's writer that may write; all older ones may not."""
+    """The instance of the stream's writer that may write; older instances are fenced."""
     progress: Progress | None
     transaction: str | None
-    """The transaction of the stream that has the rows of the last batch: it was decided that it is committed."""
+    """The stream's transaction with the rows of the last batch, once its commit is decided."""
     earlier: Progress | None
-    """The progress before that batch, which holds again should its commit turn out to be impossible."""
+    """The progress before that batch, restored if the commit proves impossible."""
 
 
 class StreamSinkRecords:
-    """The records of a home. Who takes one over waits for the step another is just taking, and then ends its turn."""
+    """The records of a home's stream sinks. Updates are conditional on the fence, so that only one process writes."""
 
     def __init__(self, home: Home) -> None:
-        """Keep them in this home."""
+        """Read and write the records of `home`."""
         self._home = home
 
     def find(self, sink: str) -> StreamSinkRecord | None:
-        """Return what is known of a sink."""
+        """Return the record of a sink; None if it was never started."""
         with self._home.read() as connection:
             row = connection.execute(select(STREAM_SINKS).where(_COLUMNS.sink == sink)).one_or_none()
         return None if row is None else _load_record(row)
 
-    def take(self, sink: str, stream_id: int, fence: int) -> StreamSinkRecord:
-        """Let this instance of the stream's writer be the one that writes, and return the record as it then is.
+    def take_over(self, sink: str, stream_id: int, fence: int) -> StreamSinkRecord:
+        """Make this instance of the stream's writer the one that may write, and return the record.
 
-        One that was opened after it is not driven away, and a record that says that another stream has rows stays.
+        Raises SinkFenced if a newer instance has taken over, or if the sink has rows in another stream.
         """
         is_newer = and_(_COLUMNS.stream_id == stream_id, _COLUMNS.fence < fence)
         is_unused = and_(_COLUMNS.stream_id != stream_id, _COLUMNS.progress.is_(None))
         with self._home.write() as connection:
             insert_if_absent(connection, STREAM_SINKS, {"sink": sink, "stream_id": stream_id, "fence": 0})
-            taken = update(STREAM_SINKS).where(_COLUMNS.sink == sink, or_(is_newer, is_unused))
+            claim = update(STREAM_SINKS).where(_COLUMNS.sink == sink, or_(is_newer, is_unused))
             values = {"stream_id": stream_id, "fence": fence}
-            row = connection.execute(taken.values(values).returning(*STREAM_SINKS.columns)).one_or_none()
+            row = connection.execute(claim.values(values).returning(*STREAM_SINKS.columns)).one_or_none()
             if row is None:
                 raise fenced_error(sink, "it started")
             return _load_record(row)
 
     def move(self, record: StreamSinkRecord, stream_id: int, fence: int) -> StreamSinkRecord:
-        """Let a sink begin anew in another stream."""
+        """Start the sink over in another stream."""
         values = {"stream_id": stream_id, "fence": fence, "progress": None, "transaction_id": None, "earlier": None}
         with self._home.write() as connection:
             _update_record(connection, record, values)
@@ -203,7 +201,7 @@ class StreamSinkRecords:
     def record(
         self, connection: Connection, record: StreamSinkRecord, progress: Progress, transaction: str | None = None
     ) -> StreamSinkRecord:
-        """As part of a transaction, say what is written once a transaction of the stream is committed."""
+        """Store, as part of a transaction of the store, the progress that holds once `transaction` is committed."""
         earlier = None if transaction is None else record.progress
         values = {
             "progress": _save_progress(progress),
@@ -213,8 +211,8 @@ class StreamSinkRecords:
         _update_record(connection, record, values)
         return StreamSinkRecord(record.sink, record.stream_id, record.fence, progress, transaction, earlier)
 
-    def take_back(self, record: StreamSinkRecord) -> StreamSinkRecord:
-        """Say that the last batch was not written after all."""
+    def revert(self, record: StreamSinkRecord) -> StreamSinkRecord:
+        """Restore the progress before the last batch, whose commit failed."""
         values = {"progress": _save_progress(record.earlier), "transaction_id": None, "earlier": None}
         with self._home.write() as connection:
             _update_record(connection, record, values)
@@ -222,8 +220,8 @@ class StreamSinkRecords:
 
 
 def _update_record(connection: Connection, record: StreamSinkRecord, values: dict[str, Any]) -> None:
-    ours = (_COLUMNS.sink == record.sink, _COLUMNS.stream_id == record.stream_id, _COLUMNS.fence == record.fence)
-    if connection.execute(update(STREAM_SINKS).where(*ours).values(values)).rowcount != 1:
+    is_ours = (_COLUMNS.sink == record.sink, _COLUMNS.stream_id == record.stream_id, _COLUMNS.fence == record.fence)
+    if connection.execute(update(STREAM_SINKS).where(*is_ours).values(values)).rowcount != 1:
         raise fenced_error(record.sink, "it recorded a batch")
 
 
@@ -237,12 +235,12 @@ def _load_record(row: Row[Any]) -> StreamSinkRecord:
 
 
 _FLUSH_BYTES: Final = 16 * 2**20
-"""After so many bytes rows leave this process, and wait in the home."""
+"""Rows are flushed to the home after this many bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyedRows:
-    """Rows as an Arrow batch with the columns of the stream, and their keys, if they have any."""
+    """Rows as an Arrow batch with the columns of the stream, and the routing key of each row, if any."""
 
     rows: Any
     keys: Any = None
@@ -250,24 +248,23 @@ class KeyedRows:
 
 @dataclass(slots=True)
 class _StartedStream:
-    """A sink that may write: where, as which writer, and what was written up to now."""
+    """What a started target needs to write."""
 
     stream: Stream
     writer: TransactionalWriter
     record: StreamSinkRecord
     position: Position
-    """How far what was written fills the segments of the stream."""
+    """End offsets of the stream's segments after the last batch."""
 
 
 class StreamTarget:
-    """Writes the batches of a sink to a stream, as the writer that has the sink's name.
+    """Writes the batches of a sink to a stream, as a writer with the sink's name.
 
-    `start` comes first, and again after every error. `decide_batch` says what becomes of a batch, given `progress`.
+    Call `start` first, and again after every error. `decide_batch` decides on a batch, given `progress`.
 
-    The writer is not closed when a query ends, since it goes on some day: it falls silent. The watermark of the stream
-    waits for it as for any writer, for the stream's `writer_timeout`, and then goes on without it; one that has no
-    other writers stands where it was. Whoever lets the query rest for longer, beside other writers, finds its rows late
-    there, as those of any writer.
+    The writer stays open when a query ends, since the query may resume. The stream's watermark waits for it up to the
+    stream's `writer_timeout`, then goes on without it; without other writers it stays where it is. If the query
+    pauses for longer than that beside other writers, its rows are late when it resumes.
     """
 
     def __init__(
@@ -280,7 +277,7 @@ class StreamTarget:
         *,
         failpoint: Failpoint = no_failpoint,
     ) -> None:
-        """Write rows of this shape to the stream of that name; nothing is done before `start`."""
+        """Write rows of this shape to the stream `name`; nothing is done before `start`."""
         self.sink = sink
         self.options = options
         self.progress: Progress | None = None
@@ -290,7 +287,7 @@ class StreamTarget:
         self._records = StreamSinkRecords(home.home)
         self._failpoint = failpoint
         self._started: _StartedStream | None = None
-        self._known: StreamSinkRecord | None = None
+        self._last_record: StreamSinkRecord | None = None
         self._open: Transaction | None = None
         self._begun_at = 0.0
         self._rows = 0
@@ -304,44 +301,43 @@ class StreamTarget:
 
     @property
     def address(self) -> str:
-        """The stream."""
+        """URL of the stream."""
         return f"stream://{self._name}"
 
     @property
     def version(self) -> int:
-        """The version of the program."""
+        """Version of the program."""
         return self.options.version
 
     def start(self, bounds: BoundsLookup) -> Start:
-        """Fence those before, bring to its end what they have decided, and decide: in this order.
+        """Fence earlier processes, complete the commit they decided, then decide how to start.
 
-        A stream that is missing is made, unless something was written to it. `bounds` tells what can be read of
-        sources; those without bindings are left out.
+        A missing stream is created, unless the sink has written to it before.
         """
         check_sink_name(self.sink)
         if self._ended is not None:
             raise self._ended
-        self._let_go()
-        found = self._records.find(self.sink)
-        if self._known is not None and (found is None or found.fence != self._known.fence):
+        self._abort_open()
+        record = self._records.find(self.sink)
+        if self._last_record is not None and (record is None or record.fence != self._last_record.fence):
             self._ended = fenced_error(self.sink, "it was to start again")
             raise self._ended
-        progress = None if found is None else found.progress
+        progress = None if record is None else record.progress
         topic = topic_in_use(self._name, self.sink, progress)
         stream = self._shape.find(self._home, topic)
         if progress is not None and (stream is None or str(stream.info.id) != progress.topic_id):
             self._decide(progress, topic, stream, bounds, has_rows=True)
-        started = self._take(self._make(topic) if stream is None else stream)
+        started = self._take_over(self._create(topic) if stream is None else stream)
         check_not_sealed(started.stream.info)
         has_rows = bool(started.writer.events_written)
         start = self._decide(started.record.progress, topic, started.stream, bounds, has_rows=has_rows)
         if isinstance(start, BeginElsewhere):
-            other = self._make(start.topic)
+            other = self._create(start.topic)
             writer = other.transactional_writer(self.sink)
             record = self._records.move(started.record, other.info.id, writer.instance)
             started = _StartedStream(other, writer, record, {})
         self.progress = start.progress if isinstance(start, Resume) else None
-        self._started, self._known = started, started.record
+        self._started, self._last_record = started, started.record
         self._failpoint(STARTED)
         return start
 
@@ -354,45 +350,44 @@ class StreamTarget:
         watermarks: Mapping[str, int] | None = None,
         split: Callable[[int], CommitPoint] | None = None,
     ) -> Progress:
-        """Write rows, which come as `KeyedRows`, and the record that `batch` was written; return the record.
+        """Write `KeyedRows` and the progress record of `batch` in one transaction; return the record.
 
-        Nothing is begun before the first of them is there. `watermarks` are those that hold for what comes after these
-        rows. A batch is one transaction: `split` is not asked. After any error the target must be started again.
+        The transaction begins with the first rows. `split` is not used: a batch is one transaction.
         """
         started = self._require_started()
         try:
             progress = self._write(started, rows, batch, decision, watermarks or {})
         except BaseException as error:
             self._started = None
-            self._let_go()
-            known = self._explained(error, started)
-            if known is None:
+            self._abort_open()
+            cause = self._sink_error(error, started)
+            if cause is None:
                 raise
-            raise known from error
+            raise cause from error
         self._timed_out = 0
         return progress
 
     def close(self) -> None:
-        """Give up what is open. The writer stays: a sink that is not dropped goes on some day."""
+        """Abort the open transaction. The writer stays open, so that the sink can resume."""
         self._started = None
-        self._let_go()
+        self._abort_open()
 
-    def _take(self, stream: Stream) -> _StartedStream:
-        """Be the one that writes, and finish what those before have decided."""
+    def _take_over(self, stream: Stream) -> _StartedStream:
+        """Fence earlier processes, and complete the commit that they decided."""
         writer = stream.transactional_writer(self.sink)
         self._failpoint(FENCED)
-        record = self._records.take(self.sink, stream.info.id, writer.instance)
+        record = self._records.take_over(self.sink, stream.info.id, writer.instance)
         self._failpoint(SCANNED_IN_PART)
         position: Position = {} if record.progress is None else record.progress.position
         if record.transaction is not None:
             try:
-                done = self._home.local.transactions.finish(stream.info, record.transaction).position
+                end = self._home.local.transactions.finish(stream.info, record.transaction).position
             except UnknownTransaction:
-                # It was done long ago; what others have written since only makes the next mark come later.
-                done = stream.tail()
+                # It was completed long ago. Rows of other writers in the tail only delay the next mark.
+                end = stream.tail()
             except (StreamSealed, TransactionNotOpen):
-                record, done = self._records.take_back(record), {}
-            position = furthest(stream.layout, [position, done])
+                record, end = self._records.revert(record), {}
+            position = furthest_position(stream.layout, [position, end])
             self._home.local.wake()
         return _StartedStream(stream, writer, record, position)
 
@@ -411,7 +406,7 @@ class StreamTarget:
                 self.options.version,
                 topic,
                 None if stream is None else str(stream.info.id),
-                # Those of other writers are none of a sink's business.
+                # Rows of other writers do not count.
                 progress is None and has_rows,
                 progress,
                 {} if progress is None else bounds(progress.ends),
@@ -421,14 +416,14 @@ class StreamTarget:
             nonce=secrets.token_hex(4),
         )
 
-    def _make(self, name: str) -> Stream:
+    def _create(self, name: str) -> Stream:
         try:
-            return self._shape.make(self._home, name)
+            return self._shape.create(self._home, name)
         except StreamExists:
-            found = self._shape.find(self._home, name)
-            if found is None:
+            stream = self._shape.find(self._home, name)
+            if stream is None:
                 raise
-            return found
+            return stream
 
     def _write(
         self,
@@ -438,35 +433,35 @@ class StreamTarget:
         decision: Write | WriteFrom | Drop,
         watermarks: Mapping[str, int],
     ) -> Progress:
-        self._rows = waiting = 0
+        self._rows = unflushed = 0
         self._failpoint(BEFORE_BEGIN)
         for piece in rows:
             if piece.rows.num_rows:
                 transaction = self._transaction(started)
                 transaction.write_batch(piece.rows, key=piece.keys)
                 self._rows += piece.rows.num_rows
-                waiting += piece.rows.nbytes
-                if waiting >= _FLUSH_BYTES:
+                unflushed += piece.rows.nbytes
+                if unflushed >= _FLUSH_BYTES:
                     transaction.flush()
-                    waiting = 0
+                    unflushed = 0
                 self._failpoint(SOME_ROWS_SENT)
         if self._open is not None:
             self._open.flush()
         self._failpoint(ROWS_FLUSHED)
         info = started.stream.info
-        known = self.progress or initial_progress(self.sink, info.name, str(info.id), self.options.version, batch)
-        told = {key: at for key, at in watermarks.items() if key in self._shape.times}
+        before = self.progress or initial_progress(self.sink, info.name, str(info.id), self.options.version, batch)
+        marked = {key: at for key, at in watermarks.items() if key in self._shape.times}
         progress = replace(
-            progress_after(known, batch, decision, rows=self._rows, watermarks=told),
+            progress_after(before, batch, decision, rows=self._rows, watermarks=marked),
             version=self.options.version,
             position=started.position,
         )
-        if self._open is None and progress.marks == known.marks:
+        if self._open is None and progress.marks == before.marks:
             with self._home.home.write() as connection:
                 started.record = self._records.record(connection, started.record, progress)
         else:
             self._commit(started, progress)
-        self.progress, self._known = progress, started.record
+        self.progress, self._last_record = progress, started.record
         self._failpoint(COMMITTED)
         return progress
 
@@ -475,19 +470,19 @@ class StreamTarget:
         info = stream.info
         times = {key: micros_in_unit(info.settings.unit, mark.time) for key, mark in progress.marks.items()}
 
-        def also(connection: Connection) -> None:
+        def store_record(connection: Connection) -> None:
             started.record = self._records.record(connection, started.record, progress, transaction.id)
 
-        self._home.local.transactions.decide(info, transaction.id, CommitMarks(times, started.position), also)
-        # From here on it will be there, whatever happens.
+        self._home.local.transactions.decide(info, transaction.id, CommitMarks(times, started.position), store_record)
+        # The commit is decided: from here on it is only completed, by this process or another.
         self._open = None
         self._failpoint(PROGRESS_FLUSHED)
         try:
             result = transaction.result()
         except (StreamSealed, TransactionNotOpen):
-            self._records.take_back(started.record)
+            self._records.revert(started.record)
             raise
-        started.position = furthest(stream.layout, [started.position, result.position])
+        started.position = furthest_position(stream.layout, [started.position, result.position])
 
     def _transaction(self, started: _StartedStream) -> Transaction:
         if self._open is None:
@@ -495,8 +490,8 @@ class StreamTarget:
             self._begun_at = time.monotonic()
         return self._open
 
-    def _explained(self, error: BaseException, started: _StartedStream) -> FloodmarkError | None:
-        """Return what an error means for a sink; None if it says so itself."""
+    def _sink_error(self, error: BaseException, started: _StartedStream) -> FloodmarkError | None:
+        """Return the sink error for an error of the stream; None to raise the error itself."""
         reason = error.fields["reason"] if isinstance(error, TransactionNotOpen) else None
         if isinstance(error, TransactionNotOpen) and reason == REASON_TIMED_OUT:
             self._timed_out += 1
@@ -512,7 +507,7 @@ class StreamTarget:
             return self._ended
         elif isinstance(error, UnknownTransaction):
             with suppress(UnknownTransaction):
-                # It goes with its stream, which says so.
+                # A dropped stream takes its transactions with it: reading `info` then raises UnknownStream.
                 started.stream.info  # noqa: B018
         return None
 
@@ -523,9 +518,9 @@ class StreamTarget:
             raise not_started_error(self.sink)
         return self._started
 
-    def _let_go(self) -> None:
+    def _abort_open(self) -> None:
         transaction, self._open = self._open, None
         if transaction is not None:
-            # If it cannot be aborted, its timeout does it.
+            # If the abort fails, the transaction times out.
             with suppress(FloodmarkError):
                 transaction.abort()

@@ -1,4 +1,4 @@
-"""What all targets of sinks share: the protocol, options, failpoints for tests, and errors."""
+"""What all targets of sinks share: the protocol, the options, failpoints for tests, and errors."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,39 +15,40 @@ SinkMode = Literal["atomic", "parallel", "staged"]
 
 @dataclass(frozen=True, slots=True)
 class TargetOptions:
-    """How a sink writes. Durations are in seconds."""
+    """Options of a sink. Durations are in seconds."""
 
     version: int = 1
-    """That of the program: a process with a lower one than was recorded does not start."""
+    """Version of the program. A process with a lower version than the recorded one does not start."""
     partitions: int = 1
-    """How many a topic gets that is made."""
+    """Number of partitions of a topic that the sink creates."""
     progress_topic: str | None = None
-    """Where progress is recorded, if not in `<topic>.progress`."""
+    """Topic of the progress records; `<topic>.progress` by default."""
     marks: bool = True
-    """Whether `<topic>.marks` tells how far time has come. One sink tells that of a topic."""
+    """Whether to write watermarks to `<topic>.marks`. Only one sink of a topic may do so."""
     stamp: bool = True
-    """Whether each row has its timestamp in a header."""
+    """Whether each row carries its timestamp in a header."""
     headers: bool = True
-    """Whether rows may have headers. Without them, and without timestamps in them, rows are written much faster."""
+    """Whether rows may have headers. With `headers` and `stamp` off, rows are written much faster."""
     append: bool = False
-    """Whether the sink may begin in a topic that has records."""
+    """Whether the sink may start in a topic that already has records."""
     on_missing_bindings: OnMissingBindings = "error"
     timeout: float = 60.0
-    """After which Kafka gives up a transaction. Until then readers wait for what comes after it."""
+    """Transaction timeout: Kafka aborts a longer transaction. Readers wait behind an open transaction."""
     linger: float = 0.01
     max_rows: int | None = None
+    """Number of rows after which a transaction is committed, at the end of a timestamp."""
     max_bytes: int | None = None
-    """After so many a transaction ends, where a timestamp does."""
+    """Number of bytes after which a transaction is committed, at the end of a timestamp."""
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense."""
+        """Refuse options that are not above 0."""
         for name in ("version", "partitions", "timeout", "max_rows", "max_bytes"):
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise InvalidOption(
                     f"The option {name} of a sink is {value}.",
-                    rule="It is above 0.",
-                    remedy="Leave it out, or give a number above 0.",
+                    rule=f"{name} must be above 0.",
+                    remedy=f"Omit {name}, or set it to a number above 0.",
                     option=name,
                     value=value,
                 )
@@ -55,9 +56,9 @@ class TargetOptions:
 
 @dataclass(frozen=True, slots=True)
 class CommitPoint:
-    """A place between two timestamps of a batch, at which a transaction may end, and how far time has come there."""
+    """A position between two timestamps of a batch where a transaction may end, and the watermarks there."""
 
-    place: QueryPosition
+    position: QueryPosition
     watermarks: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -65,7 +66,7 @@ R_contra = TypeVar("R_contra", contravariant=True)
 
 
 class TargetIdentity(Protocol):
-    """What a home must know of a target."""
+    """What the home's list of sinks records of a target."""
 
     @property
     def sink(self) -> str:
@@ -73,29 +74,32 @@ class TargetIdentity(Protocol):
 
     @property
     def mode(self) -> SinkMode:
-        """How its rows appear."""
+        """How rows become visible; see `SinkInfo.mode`."""
 
     @property
     def address(self) -> str:
-        """What names the target."""
+        """URL of the target, without secrets."""
 
     @property
     def version(self) -> int:
-        """The version of the program that writes."""
+        """Version of the program that writes."""
 
     @property
     def progress(self) -> Progress | None:
-        """What was written."""
+        """The progress that this process last wrote or read."""
 
     def close(self) -> None:
-        """Let go."""
+        """Abort open work and release connections."""
 
 
 class SinkTarget(TargetIdentity, Protocol[R_contra]):
-    """Where a sink writes: rows and the record of them become visible together, or not at all."""
+    """Where a sink writes: rows and their progress record become visible together, or not at all."""
 
     def start(self, bounds: BoundsLookup) -> Start:
-        """Fence, read progress, decide."""
+        """Fence earlier processes of the sink, read its progress, and decide how to start.
+
+        `bounds` returns what can be read of sources. Call again after any error.
+        """
 
     def write(
         self,
@@ -106,11 +110,21 @@ class SinkTarget(TargetIdentity, Protocol[R_contra]):
         watermarks: Mapping[str, int] | None = None,
         split: Callable[[int], CommitPoint] | None = None,
     ) -> Progress:
-        """Write, and return the record."""
+        """Write the rows of a batch and its progress record, and return the record.
+
+        Args:
+            rows: What to write, in the form that the target takes; empty if nothing is to be written.
+            batch: The batch that the rows come from.
+            decision: What `decide_batch` returned for it.
+            watermarks: The watermarks that hold after these rows, by time key.
+            split: Returns the commit point after a timestamp, for targets that split a batch into transactions.
+
+        After any error the target must be started again.
+        """
 
 
 Failpoint = Callable[[str], None]
-"""Called with the name of each place when it is reached."""
+"""A test hook, called with the name of each failpoint that is reached."""
 
 FAILPOINTS: Final = (
     "sink: fenced",
@@ -123,7 +137,7 @@ FAILPOINTS: Final = (
     "sink: committed",
     "sink: hold advanced",
 )
-"""In the order in which they are reached."""
+"""In the order in which a sink reaches them."""
 (
     FENCED,
     SCANNED_IN_PART,
@@ -137,20 +151,20 @@ FAILPOINTS: Final = (
 ) = FAILPOINTS
 
 
-def no_failpoint(place: str) -> None:
+def no_failpoint(name: str) -> None:
     """Do nothing at a failpoint."""
 
 
 MAX_TIMEOUTS_IN_A_ROW: Final = 2
-"""So often transactions may take too long, one after the other, before a sink ends."""
+"""After this many transaction timeouts in a row the sink gives up."""
 
 
 def fenced_error(sink: str, doing: str, **fields: Any) -> SinkFenced:
-    """Return the error for a process whose place another one has taken."""
+    """Return the error for a process that another process of the same sink has fenced."""
     return SinkFenced(
         f"The sink {sink!r} was fenced off while {doing}: another process writes for it now.",
-        rule="One process writes for a sink; whoever started last.",
-        remedy="Stop the other one and start this one again, or let it be.",
+        rule="Only the process that started last writes for a sink.",
+        remedy="Let the other process run; or stop it, then start this one again.",
         sink=sink,
         **fields,
     )
@@ -164,16 +178,16 @@ def timeout_error(
     *,
     again: bool,
     more: str = "",
-    rule: str = "A transaction that takes longer is given up: nothing of it is seen.",
+    rule: str = "A transaction that takes longer is aborted; readers see none of its rows.",
     **fields: Any,
 ) -> SinkTimedOut:
-    """Return the error for a transaction that took too long; `more` is added to the fact."""
+    """Return the error for a transaction that exceeded its timeout; `more` is appended to the fact."""
     return SinkTimedOut(
         f"A transaction of the sink {sink!r} had {rows} rows after {seconds:.1f} s, and its timeout is {timeout:g} s"
         f"{more}.",
         rule=rule,
-        remedy="Raise the sink's timeout, or make batches smaller"
-        + ("." if again else "; it was tried twice, and is not tried again."),
+        remedy=f"Set the sink's timeout above {timeout:g} s, or make batches smaller"
+        + ("." if again else f"; after {MAX_TIMEOUTS_IN_A_ROW} timeouts in a row the sink does not retry."),
         sink=sink,
         rows=rows,
         seconds=seconds,
@@ -184,10 +198,10 @@ def timeout_error(
 
 
 def not_started_error(sink: str) -> StateError:
-    """Return the error for a sink that is to write before it has started."""
+    """Return the error for a write before the sink was started."""
     return StateError(
         f"The sink {sink!r} is not started.",
-        rule="It knows what it has written only after it has fenced those before it and read their progress.",
+        rule="A sink must fence earlier processes and read its progress before it writes.",
         remedy="Call start() first, and again after an error.",
         sink=sink,
     )

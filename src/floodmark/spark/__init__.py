@@ -1,4 +1,10 @@
-"""Floodmark on Spark: sessions, and watermarks that Spark's own operators close on."""
+"""Floodmark on Spark: sessions, watermarks, streams and topics as DataFrames, exactly-once sinks, ingestion jobs.
+
+Only this room and `floodmark.demo` import pyspark; `floodmark.cli` imports this room. Its folders: `watermark` (a
+watermark on any DataFrame), `source` (streams and topics), `sink` (exactly-once output) and `ingest` (jobs). Start
+reading at `watermark/dataframes.py` or `source/dataframes.py`. Exports are imported when they are first used, because
+every Python process that Spark starts for a query imports this package.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
@@ -33,7 +39,7 @@ __all__ = [
     "write_stream",
 ]
 
-_PLACES: Final = {
+_MODULE_OF: Final = {
     "Duration": "floodmark._util.times",
     "Late": "floodmark.spark.watermark.chain",
     "LateRows": "floodmark.spark.source.dataframes",
@@ -53,8 +59,16 @@ _PLACES: Final = {
 }
 
 
+_SUBMODULES: Final = ("columns", "ingest", "live_files", "sessions", "sink", "source", "transfer", "watermark")
+
+
 def __getattr__(name: str) -> Any:
-    # Each process that Spark starts for a query imports this first, and waits for no more than it needs.
-    if name not in _PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_PLACES[name]), name)
+    if name in _MODULE_OF:
+        return getattr(import_module(_MODULE_OF[name]), name)
+    if name in _SUBMODULES:
+        return import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, *_SUBMODULES])

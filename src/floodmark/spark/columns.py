@@ -1,4 +1,4 @@
-"""Columns by their exact names, checks of the columns of a DataFrame, and the metadata of its event time."""
+"""Columns by exact name, checks of a DataFrame's columns, and the metadata that marks its event-time column."""
 
 from typing import Final
 
@@ -9,12 +9,14 @@ from pyspark.sql.types import MapType, StructField, TimestampType, VariantType
 from floodmark._util.text import did_you_mean
 from floodmark.errors import InvalidOption, UnknownColumn, UnsupportedFrame
 
-# Spark knows an event-time column by this entry in its metadata, and by nothing else.
 EVENT_TIME_METADATA: Final = "spark.watermarkDelayMs"
+"""The entry in a column's metadata by which Spark recognises the event-time column."""
+TIME_KEY_METADATA: Final = "floodmark.key"
+"""The entry in the metadata of an event-time column that names its time key."""
 
 
 def quote_name(name: str) -> str:
-    """Return a name as Spark parses it, whatever is in it."""
+    """Return a column name quoted for Spark, so that dots and backticks are part of the name."""
     return "`" + name.replace("`", "``") + "`"
 
 
@@ -29,7 +31,7 @@ def as_event_time(field: StructField) -> Column:
 
 
 def require_streaming(df: DataFrame) -> None:
-    """Refuse a DataFrame in which there is no time."""
+    """Raise UnsupportedFrame for a batch DataFrame."""
     if not df.isStreaming:
         raise UnsupportedFrame(
             "The DataFrame is not a streaming one.",
@@ -39,17 +41,17 @@ def require_streaming(df: DataFrame) -> None:
 
 
 def require_field(fields: list[StructField], name: str, role: str) -> StructField:
-    """Return the one field of exactly this name, or refuse the name."""
+    """Return the one field of exactly this name; `role` is the parameter to name in errors."""
     if not isinstance(name, str):
         raise InvalidOption(
             f"{role} is a {type(name).__name__}.",
-            rule="A column is named by a string here.",
+            rule="It must be the name of a column, as a string.",
             remedy=f"Pass its name, such as {role}='t'; compute it with df.withColumn first if it is an expression.",
             option=role,
             value=name,
         )
-    found = [field for field in fields if field.name == name]
-    if not found:
+    matches = [field for field in fields if field.name == name]
+    if not matches:
         names = [field.name for field in fields]
         raise UnknownColumn(
             f"There is no column {name!r} for {role}.",
@@ -59,21 +61,21 @@ def require_field(fields: list[StructField], name: str, role: str) -> StructFiel
             role=role,
             columns=names,
         )
-    if len(found) > 1:
+    if len(matches) > 1:
         raise UnsupportedFrame(
-            f"There are {len(found)} columns {name!r}, and {role} names one.",
+            f"There are {len(matches)} columns {name!r}, and {role} names one.",
             rule="The name must be unique in the DataFrame.",
             remedy="Rename or drop all but one.",
             column=name,
             role=role,
         )
-    return found[0]
+    return matches[0]
 
 
 def require_timestamp_field(fields: list[StructField], name: str, role: str) -> StructField:
-    """Return the field of a timestamp column, or refuse the name."""
-    found = require_field(fields, name, role)
-    kind = found.dataType
+    """Return the one field of exactly this name, which must have the type timestamp."""
+    field = require_field(fields, name, role)
+    kind = field.dataType
     if not isinstance(kind, TimestampType):
         raise UnsupportedFrame(
             f"The column {name!r} for {role} is of type {kind.simpleString()}.",
@@ -83,43 +85,39 @@ def require_timestamp_field(fields: list[StructField], name: str, role: str) -> 
             role=role,
             type=kind.simpleString(),
         )
-    return found
+    return field
 
 
 def require_comparable(field: StructField, role: str) -> None:
-    """Refuse a column whose values Spark cannot tell apart by their hash."""
+    """Raise UnsupportedFrame for a column whose values Spark cannot hash and compare."""
     if isinstance(field.dataType, MapType | VariantType):
         raise UnsupportedFrame(
             f"The column {field.name!r} for {role} is of type {field.dataType.simpleString()}.",
             rule="Values of this type cannot be compared.",
-            remedy="Name a part of it: compute a column of its own first.",
+            remedy="Extract a simple value into a column with df.withColumn, and name that column.",
             column=field.name,
             role=role,
         )
 
 
 def require_free_name(fields: list[StructField], name: str) -> None:
-    """Refuse a DataFrame that has a column of this name already."""
+    """Raise UnsupportedFrame for a DataFrame that has a column of this name."""
     if any(field.name.lower() == name for field in fields):
         raise UnsupportedFrame(
             f"The DataFrame has a column {name!r}.",
-            rule="Late rows that are kept apart get a column of this name.",
-            remedy="Rename it first.",
+            rule="With late='route' late rows get a column of this name.",
+            remedy=f"Rename it first: df.withColumnRenamed({name!r}, ...).",
             column=name,
         )
 
 
 def require_no_watermark(fields: list[StructField]) -> None:
-    """Refuse a DataFrame that has a watermark already."""
-    taken = [field.name for field in fields if EVENT_TIME_METADATA in field.metadata]
-    if taken:
+    """Raise UnsupportedFrame for a DataFrame that has a watermark."""
+    event_times = [field.name for field in fields if EVENT_TIME_METADATA in field.metadata]
+    if event_times:
         raise UnsupportedFrame(
-            f"The DataFrame has a watermark already, on {', '.join(map(repr, taken))}.",
-            rule="A stream whose watermark is stated has no other: Spark refuses a second one when the query runs.",
+            f"The DataFrame has a watermark already, on {', '.join(map(repr, event_times))}.",
+            rule="A DataFrame can have one watermark: Spark refuses a second one when the query runs.",
             remedy="Call this on the DataFrame as it was before withWatermark.",
-            columns=taken,
+            columns=event_times,
         )
-
-
-TIME_KEY_METADATA: Final = "floodmark.key"
-"""The entry in the metadata of an event-time column that says which key of the stream it is."""

@@ -1,4 +1,4 @@
-"""The live files of a Delta table as a DataFrame: tasks read them. Needs `floodmark[delta]`."""
+"""The live files of a Delta table as a DataFrame, read in tasks. Needs `floodmark[delta]`."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
@@ -11,8 +11,6 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from floodmark.ingest.landing.tasks import LiveFile
 
 FILE_COLUMN: Final = "_floodmark_file"
-
-
 _MOST_READ_TASKS: Final = 64
 
 
@@ -24,12 +22,12 @@ def read_live_files(
     *,
     with_file: bool = False,
 ) -> DataFrame:
-    """Return the rows of files as a DataFrame, perhaps with the file that each is in."""
-    wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
-    told = wanted.append(pa.field(FILE_COLUMN, pa.string())) if with_file else wanted
-    parts = spark.range(0, len(files), 1, max(1, min(len(files), _MOST_READ_TASKS)))
-    read = partial(_read_batches, tuple(files), schema, wanted.names, with_file)
-    return parts.mapInArrow(read, from_arrow_schema(told, prefer_timestamp_ntz=True))
+    """Return the rows of files as a DataFrame; `with_file` adds the path of each row's file as `FILE_COLUMN`."""
+    selected = schema if columns is None else pa.schema([schema.field(name) for name in columns])
+    output = selected.append(pa.field(FILE_COLUMN, pa.string())) if with_file else selected
+    numbers = spark.range(0, len(files), 1, max(1, min(len(files), _MOST_READ_TASKS)))
+    read = partial(_read_batches, tuple(files), schema, selected.names, with_file)
+    return numbers.mapInArrow(read, from_arrow_schema(output, prefer_timestamp_ntz=True))
 
 
 def _read_batches(

@@ -1,16 +1,25 @@
-"""A local Spark session with the settings that small streaming queries need, and which Spark is supported."""
+"""A local Spark session with settings for small streaming queries, and the check of which Spark is supported."""
 
+import hashlib
 import os
 import re
+import shutil
+import site
 import sys
+import sysconfig
+import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Final
 
+import pyspark
+from pyspark import SparkContext
 from pyspark import __version__ as CLIENT
 from pyspark.errors import PySparkException
+from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 
 from floodmark.errors import InvalidOption, UnsupportedSpark
@@ -23,7 +32,7 @@ _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _WORKER_PYTHON = "spark.pyspark.python"
 # Spark's code generator matches whole plans with a recursive regular expression: the usual 1 MB stack is too small.
 _STACK_SIZE = "-Xss8m"
-# A log level set on a running session comes too late for what Spark says while it starts.
+# A file, because setLogLevel on a running session is too late for the messages that Spark logs while it starts.
 _QUIET_LOG = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
 _SHUFFLE_PARTITIONS_AT_LEAST, _SHUFFLE_PARTITIONS_AT_MOST = 2, 4
 
@@ -31,21 +40,31 @@ _SHUFFLE_PARTITIONS_AT_LEAST, _SHUFFLE_PARTITIONS_AT_MOST = 2, 4
 def session(name: str = "floodmark", *, cores: int = 2, conf: Mapping[str, Setting] | None = None) -> SparkSession:
     """Start (or get) a Spark session on this machine, set up for streaming with small batches.
 
-    `conf` holds further Spark settings and wins over the defaults:
-
     ```python
     from floodmark.spark import session
 
     spark = session("orders", cores=4, conf={"spark.sql.session.timeZone": "Europe/Lisbon"})
     ```
 
-    The defaults: the workers run this Python interpreter, 2 to 4 shuffle partitions, the RocksDB state store, a
-    checkpoint manager that renames local files directly, the UTC time zone, the loopback interface only, no
-    web UI, and in the driver's Java options a stack of 8 MB and a log of errors only, unless you set those there.
+    The defaults: workers run this Python interpreter, 2 to 4 shuffle partitions, the RocksDB state store, a checkpoint
+    manager that renames local files directly, time zone UTC, the loopback interface only, no web UI, and in the
+    driver's Java options an 8 MB stack and a log of errors only. `PYSPARK_PYTHON` is set to the workers' interpreter
+    unless it is set already. If no `SPARK_HOME` is set, Spark starts from a directory of links in the user's cache:
+    its workers then import the installed, compiled pyspark, and not `pyspark.zip`.
 
-    The interpreter is named in the environment as `PYSPARK_PYTHON`, because PySpark takes it from there; one that
-    is there already stays, unless you set `spark.pyspark.python`. One process has one JVM: where a session runs
-    already, it is returned with those settings that can still be changed, and a warning names those that cannot.
+    A process has one JVM. If a session is running already, it is returned with the settings that can still be changed,
+    and a warning names the others.
+
+    Args:
+        name: The application name that Spark shows.
+        cores: How many tasks run at the same time.
+        conf: Further Spark settings; they win over the defaults.
+
+    Returns:
+        The session. Stop it with `spark.stop()`.
+
+    Raises:
+        InvalidOption: `cores` is not a whole number of 1 or more.
     """
     if isinstance(cores, bool) or not isinstance(cores, int) or cores < 1:
         raise InvalidOption(
@@ -62,8 +81,9 @@ def session(name: str = "floodmark", *, cores: int = 2, conf: Mapping[str, Setti
     builder = SparkSession.builder.appName(name)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    _warn_of_settings_not_taken(spark, settings)
+    with _spark_home_in_environment(_choose_spark_home(settings)):
+        spark = builder.getOrCreate()
+    _warn_of_ignored_settings(spark, settings)
     return spark
 
 
@@ -77,7 +97,7 @@ def _defaults(cores: int) -> dict[str, str]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(partitions),
-        # By default 10,000: so many tasks only to look at so many files.
+        # The default is 10,000 tasks, which is far too many for listing local files.
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": str(2 * cores),
         "spark.sql.streaming.checkpointFileManagerClass": (
             f"{streaming}.checkpointing.FileSystemBasedCheckpointFileManager"
@@ -101,15 +121,15 @@ def _complete_java_options(chosen: str) -> str:
     return " ".join(options)
 
 
-def _warn_of_settings_not_taken(spark: SparkSession, settings: dict[str, str]) -> None:
-    # The session's own view would show what was asked for, also for what only a new JVM could follow.
+def _warn_of_ignored_settings(spark: SparkSession, settings: dict[str, str]) -> None:
+    # spark.conf would show the requested value even of settings that only a new JVM could apply.
     started_with = spark.sparkContext.getConf()
     ignored = []
     for key, value in sorted(settings.items()):
         actual = spark.conf.get(key, None) if key.startswith("spark.sql.") else started_with.get(key)
         # Spark puts options of its own in front of the driver's Java options.
-        taken = (actual or "").endswith(value) if key == _JAVA_OPTIONS else actual == value
-        if not taken:
+        is_applied = (actual or "").endswith(value) if key == _JAVA_OPTIONS else actual == value
+        if not is_applied:
             ignored.append(key)
     if ignored:
         warnings.warn(
@@ -119,14 +139,101 @@ def _warn_of_settings_not_taken(spark: SparkSession, settings: dict[str, str]) -
         )
 
 
+_LOCAL_MASTER: Final = re.compile(r"local(\[.*\])?")
+_PYSPARK_ZIP: Final = "pyspark.zip"
+
+
+def _choose_spark_home(settings: Mapping[str, str]) -> Path | None:
+    """Return a Spark home without pyspark.zip for the JVM that this session starts; None to let PySpark choose.
+
+    Spark puts `$SPARK_HOME/python/lib/pyspark.zip` first on the path of its Python workers. The zip has no compiled
+    files, so every worker process compiles what it imports. Without the zip, workers import the installed package;
+    that works only on this machine, with this interpreter, and with pyspark in its site-packages.
+    """
+    is_chosen_by_user = "SPARK_HOME" in os.environ or "SPARK_REMOTE" in os.environ
+    is_jvm_running = SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ
+    if is_chosen_by_user or is_jvm_running or os.name == "nt":
+        return None
+    is_local = _LOCAL_MASTER.fullmatch(settings["spark.master"]) is not None
+    if not is_local or shutil.which(settings[_WORKER_PYTHON]) != sys.executable:
+        return None
+    package = Path(pyspark.__file__).parent.resolve()
+    if str(package.parent) not in _site_directories() or not (package / "bin" / "spark-submit").is_file():
+        return None
+    if Path(_find_spark_home()).resolve() != package:
+        return None
+    return _linked_spark_home(package)
+
+
+def _site_directories() -> set[str]:
+    """Return the directories of installed packages, which a new process of this interpreter searches too."""
+    directories = {*site.getsitepackages(), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    if site.ENABLE_USER_SITE:
+        directories.add(site.getusersitepackages())
+    return {os.path.realpath(directory) for directory in directories}
+
+
+def _linked_spark_home(package: Path) -> Path | None:
+    """Return a directory with links to everything in the package but pyspark.zip; None if it cannot be made.
+
+    It is in the user's cache directory and is made once for each pyspark installation.
+    """
+    try:
+        libraries = [path for path in (package / "python" / "lib").iterdir() if path.name != _PYSPARK_ZIP]
+        entries = [path for path in package.iterdir() if path.name not in ("python", "__pycache__")]
+        # "conf" is linked even if it is missing: the user may add it later.
+        links = {path.relative_to(package): path for path in [*libraries, *entries, package / "conf"]}
+        key = hashlib.sha256(repr((CLIENT, sorted(map(str, links.values())))).encode()).hexdigest()[:16]
+        home = _cache_directory() / f"spark-home-{CLIENT}-{key}"
+        if not home.exists():
+            _make_links(home, links)
+        is_complete = all(os.readlink(home / name) == str(target) for name, target in links.items())
+    except (OSError, RuntimeError):
+        # No home directory, a read-only one, or a file system without links.
+        return None
+    return home if is_complete else None
+
+
+def _make_links(directory: Path, links: Mapping[Path, Path]) -> None:
+    """Make a directory of links atomically: other processes see all of it or nothing."""
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=directory.parent, prefix=".spark-home-") as temporary:
+        unfinished = Path(temporary) / "home"
+        for name, target in links.items():
+            link = unfinished / name
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(target)
+        # Fails if another process was first; its directory has the same links.
+        with suppress(OSError):
+            unfinished.rename(directory)
+
+
+def _cache_directory() -> Path:
+    chosen = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (chosen if chosen.is_absolute() else Path.home() / ".cache") / "floodmark"
+
+
+@contextmanager
+def _spark_home_in_environment(home: Path | None) -> Iterator[None]:
+    """Set SPARK_HOME while the JVM starts. It is removed again: other programs may have another pyspark."""
+    if home is None:
+        yield
+        return
+    os.environ["SPARK_HOME"] = str(home)
+    try:
+        yield
+    finally:
+        del os.environ["SPARK_HOME"]
+
+
 _OLDEST_SPARK: Final = (4, 2)
 
 
 def require_supported(spark: SparkSession) -> None:
-    """Refuse a Spark that lacks what Floodmark needs, here or on the other side of Connect; advise on the rest once."""
+    """Refuse a PySpark or a Spark server that is too old; warn once about a small driver stack."""
     check_version(CLIENT, "PySpark")
     check_version(spark.version, "Spark")
-    _advise_on_stack(spark)
+    _warn_of_small_stack(spark)
 
 
 def check_version(version: str, what: str) -> None:
@@ -142,15 +249,15 @@ def check_version(version: str, what: str) -> None:
         oldest = ".".join(map(str, _OLDEST_SPARK))
         raise UnsupportedSpark(
             f"This is {what} {version}.",
-            rule=f"Floodmark needs {oldest} or newer: older ones cannot hold a source back, nor count by origin.",
-            remedy=f"Install pyspark>={oldest}, and the same on the cluster.",
+            rule=f"Floodmark needs {oldest} or newer: older versions lack sketches and read limits of Python sources.",
+            remedy=f"Install pyspark>={oldest}, and the same version of Spark on the cluster.",
             what=what,
             version=version,
             oldest=oldest,
         )
 
 
-def _advise_on_stack(spark: SparkSession) -> None:
+def _warn_of_small_stack(spark: SparkSession) -> None:
     try:
         options = spark.conf.get("spark.driver.extraJavaOptions", "") or ""
     except PySparkException:
@@ -162,8 +269,8 @@ def _advise_on_stack(spark: SparkSession) -> None:
 @cache
 def _warn_of_stack_once() -> None:
     warnings.warn(
-        "This session's driver has Java's usual stack size, on which Spark cannot compile large streaming plans: it "
-        "logs a long trace, and may fail. Set spark.driver.extraJavaOptions=-Xss8m before it starts, or use "
-        "floodmark.session().",
+        "This session's driver has Java's default stack size, which is too small for Spark to compile large streaming "
+        "plans: it logs a long stack trace, and the query may fail. Set spark.driver.extraJavaOptions=-Xss8m before "
+        "the session starts, or use floodmark.session().",
         stacklevel=5,
     )

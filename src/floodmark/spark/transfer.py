@@ -1,7 +1,7 @@
-"""Rows and results on their way from tasks to the driver, as Arrow batches in binary columns.
+"""Rows and results from tasks to the driver, as Arrow batches or pickles in a binary column.
 
-Tasks import this module, so it stays light. A task returns an error as a value: Spark would retry a task that
-raises, and bury its message.
+Tasks import this module: keep it light. A task returns an error as a value, because Spark would retry a task that
+raises, and wrap its message in a stack trace.
 """
 
 import pickle
@@ -16,22 +16,22 @@ from floodmark.errors import FloodmarkError, SourceFailed
 RESULT_SCHEMA: Final = "result BINARY"
 
 
-def capture_error(what: Callable[[], Any]) -> tuple[Any, Exception | None]:
-    """Return what a call gives, or what it raises, as an error of Floodmark's."""
+def capture_error(action: Callable[[], Any]) -> tuple[Any, Exception | None]:
+    """Return the result of a call, or its exception as a FloodmarkError: (result, None) or (None, error)."""
     try:
-        return what(), None
+        return action(), None
     except FloodmarkError as error:
         return None, error
     except Exception as error:
         return None, SourceFailed(
             f"A task has failed: {type(error).__name__}: {error}.",
-            rule="A cell is read and written as a whole.",
-            remedy="It stays due; if it fails again, see what the source and the disk of the workers say.",
+            rule="A cell is read and written as a whole, so it stays due.",
+            remedy="Run the job again; if it fails again, check the source and the free disk space of the workers.",
         )
 
 
 def result_row(result: Any) -> pa.RecordBatch:
-    """Return a value as a row for the driver."""
+    """Return a pickled value as a batch of one row."""
     return pa.RecordBatch.from_arrays([pa.array([pickle.dumps(result)], pa.binary())], ["result"])
 
 
@@ -41,24 +41,24 @@ _ROWS_PER_PIECE: Final = 20_000
 
 
 def pack_rows(records: DataFrame) -> DataFrame:
-    """Return records in cells, in their order."""
+    """Return records packed into blocks: rows with one binary column, each an encoded Arrow batch, in order."""
     return records.mapInArrow(_pack, _PACKED_SCHEMA)
 
 
-def bring_to_driver(cells: DataFrame) -> Iterator[Any]:
-    """Bring cells to the driver, a partition after the other.
+def bring_to_driver(blocks: DataFrame) -> Iterator[Any]:
+    """Return the rows of a DataFrame on the driver, one partition at a time.
 
-    Spark 4.3 keeps what each job of an execution has brought until the execution ends, and that of jobs which begin
-    later for ever. It does not where the jobs belong to none.
+    Spark 4.3 keeps the result of every job in memory until its SQL execution ends, and leaks the results of jobs that
+    begin after that. Jobs without an execution id are not affected.
     """
-    from pyspark.sql.classic.dataframe import DataFrame as OfThisProcess
+    from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
-    if not isinstance(cells, OfThisProcess):
-        # Through Spark Connect, rows come in another way.
-        return cells.toLocalIterator(prefetchPartitions=True)
-    context, jobs = cells.sparkSession.sparkContext, cells.rdd
+    if not isinstance(blocks, ClassicDataFrame):
+        # Spark Connect fetches rows differently and has no RDDs.
+        return blocks.toLocalIterator(prefetchPartitions=True)
+    context, jobs = blocks.sparkSession.sparkContext, blocks.rdd
     execution = context.getLocalProperty(_EXECUTION_ID)
-    # The thread that runs the jobs is started here, and takes over what is set now.
+    # toLocalIterator starts the thread that runs the jobs; that thread inherits the property as it is now.
     context.setLocalProperty(_EXECUTION_ID, None)  # type: ignore[arg-type]
     try:
         return jobs.toLocalIterator(prefetchPartitions=True)
@@ -67,26 +67,23 @@ def bring_to_driver(cells: DataFrame) -> Iterator[Any]:
 
 
 def split_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Return records in pieces of which many fit into memory."""
+    """Return the same rows in batches small enough that several fit into memory."""
     for batch in batches:
         for first in range(0, batch.num_rows, _ROWS_PER_PIECE):
             yield batch.slice(first, _ROWS_PER_PIECE)
 
 
 def encode_batch(batch: pa.RecordBatch) -> bytes:
-    """Return a batch as one cell.
-
-    On its way it is copied several times, and by the JVM as text: the fewer bytes, the better.
-    """
+    """Return a batch as bytes, compressed: Spark copies them several times on the way to the driver."""
     stream = pa.BufferOutputStream()
     with pa.ipc.new_stream(stream, batch.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
         writer.write_batch(batch)
     return bytes(stream.getvalue().to_pybytes())
 
 
-def decode_batches(cell: bytes) -> Iterator[pa.RecordBatch]:
-    """Return what is in a cell."""
-    with pa.ipc.open_stream(cell) as reader:
+def decode_batches(block: bytes) -> Iterator[pa.RecordBatch]:
+    """Return the batches that `encode_batch` has encoded."""
+    with pa.ipc.open_stream(block) as reader:
         yield from reader
 
 

@@ -1,15 +1,15 @@
-"""Streams: segments over a key space, writers that note time, and the watermark that follows from their marks.
+"""Streams: segmented event logs whose writers note time, and whose watermark is derived from these marks.
 
-A program calls `connect` and works with `StreamHome`, `Stream`, `Writer`, `TransactionalWriter`, `ReaderGroup`,
-`Reader` and `Controller`; they and the values they return are exported here. Rooms above may import the modules.
+A program calls `connect` and uses `StreamHome`, `Stream`, `Writer`, `TransactionalWriter`, `ReaderGroup` and `Reader`;
+these and the values they return are exported here. Rooms above this one may import the modules.
 
 | where | what |
 |---|---|
-| `home`, `stream` | start reading here: `connect`, and what a stream can do |
-| `writers/`, `readers/` | what a program holds; they reach a home through `ports` only |
-| `definition`, `events`, `ddl` | what a stream is, and what its events look like |
-| `layout/`, `marks/`, `groups/` | the rules: pure functions, the time is an argument |
-| `controller` | brings watermarks forward; any number of controllers share the streams of a home |
+| `home`, `stream` | start reading here: `connect`, and the methods of a stream |
+| `writers/`, `readers/` | the writers and readers of a program; they use a home only through `ports` |
+| `definition`, `events` | the definition of a stream, and its events as Arrow batches |
+| `layout/`, `marks/`, `groups/` | the rules: pure functions, with the current time as an argument |
+| `controller` | advances watermarks; any number of controllers share the streams of a home |
 | `backend` | a home opened in this process: `local/` (the store and the embedded log) and `kafka/` (Kafka as the log) |
 | `remote/` | a home behind a service, over HTTP |
 """
@@ -21,7 +21,7 @@ from floodmark.streams.groups.state import Checkpoint, GroupCut, GroupState, Str
 from floodmark.streams.home import StreamHome, connect
 from floodmark.streams.layout.layout import Key, KeyRange, Layout, Segment
 from floodmark.streams.layout.positions import Position
-from floodmark.streams.marks.log import EntryKind, Found, MarkEntry, Whereabouts
+from floodmark.streams.marks.log import EntryKind, LookupStatus, MarkEntry, MarksLookup
 from floodmark.streams.marks.watermark import WatermarkExplanation, WriterView
 from floodmark.streams.marks.windows import TimeWindow
 from floodmark.streams.marks.writer_record import MarkOutcome
@@ -38,15 +38,16 @@ __all__ = [
     "CommitResult",
     "Controller",
     "EntryKind",
-    "Found",
     "GroupCut",
     "GroupExplanation",
     "GroupState",
     "Key",
     "KeyRange",
     "Layout",
+    "LookupStatus",
     "MarkEntry",
     "MarkOutcome",
+    "MarksLookup",
     "Position",
     "ReadBatch",
     "Reader",
@@ -65,7 +66,6 @@ __all__ = [
     "TransactionState",
     "TransactionalWriter",
     "WatermarkExplanation",
-    "Whereabouts",
     "Writer",
     "WriterView",
     "connect",

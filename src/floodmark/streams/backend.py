@@ -1,4 +1,4 @@
-"""A home opened in this process: its metadata in the store, the events of each stream in the store or in Kafka."""
+"""The backend of a home opened in this process: metadata in the store, events in the store or in Kafka."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cached_property
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 
 class LocalBackend:
-    """What is kept in a home. `on_wake` is called when a writer of this process was heard.
+    """Implements `ports.Backend` on the store of a home.
 
-    New streams have their events in the home, or in Kafka if `log` says where that is; `log_options` are the `kafka.`
-    options of all clusters. Kafka's client is loaded when a stream needs it.
+    The Kafka client is loaded when a stream first needs it. `on_wake` is called when a writer of this process noted
+    time, became idle or closed.
     """
 
     def __init__(
@@ -39,9 +39,16 @@ class LocalBackend:
         *,
         log: str | None = None,
         log_options: Mapping[str, str] | None = None,
-        failpoint: Callable[[str], None] = lambda place: None,
+        failpoint: Callable[[str], None] = lambda name: None,
     ) -> None:
-        """Keep it in this home. A test may let `failpoint` stop the process where writing to Kafka has come to."""
+        """Use this home.
+
+        Args:
+            home: The opened home.
+            log: The Kafka brokers (`host:port,...`) for the events of new streams; None to keep events in the store.
+            log_options: The `kafka.` options of all clusters.
+            failpoint: For tests: called with the name of each step of a write to Kafka.
+        """
         self.home = home
         self._failpoint = failpoint
         self._log = log
@@ -56,70 +63,70 @@ class LocalBackend:
 
     @cached_property
     def kafka_log(self) -> "KafkaLog":
-        """The log of those streams whose events are in Kafka."""
+        """The log of the streams whose events are in Kafka."""
         from floodmark.streams.kafka.log import KafkaLog
 
         return KafkaLog(self.home, self.catalog, self._tables, self._connections, self._failpoint)
 
     @cached_property
     def marks_publisher(self) -> "MarksPublisher":
-        """What keeps the marks topics of those streams up to date."""
+        """Publishes new marks log entries to the marks topics of these streams."""
         from floodmark.streams.kafka.marks_topic import MarksPublisher
 
         return MarksPublisher(self.home, self.catalog, self._connections)
 
     def make(self, name: str, stream_id: int, segments: int) -> LogTopic | None:
-        """Return where the events of a new stream are kept; None for the home itself."""
+        """Create the topic of a new stream and return it; None if its events are kept in the store."""
         if self._log is None:
             return None
         self.catalog.check_free(name, stream_id)
         return self._topics.make(self._log, name, stream_id, segments)
 
-    def remove(self, place: LogTopic) -> None:
-        """Remove the events of a stream that is no more from Kafka."""
-        self._topics.remove(place)
+    def remove(self, topic: LogTopic) -> None:
+        """Delete the topic of a deleted stream."""
+        self._topics.remove(topic)
 
-    def tend_topics(self, buckets: Collection[int]) -> None:
-        """Look after those streams of these buckets whose events are in Kafka.
+    def maintain_topics(self, buckets: Collection[int]) -> None:
+        """Maintain the streams of these buckets whose events are in Kafka.
 
-        What somebody who may be dead has begun is brought to an end, and new marks are published.
+        Finish writes and transactions that other, possibly dead, processes began, and publish new marks.
         """
         if buckets and self.catalog.has_topics:
             self.kafka_log.sweep(buckets)
             self.transactions.sweep(buckets, in_topics=True)
             self.marks_publisher.publish(buckets)
 
-    def news(self, wanted: Subscription, seconds: float) -> News:
-        """Return as soon as something is newer than what is known, or when the time is over."""
-        return wait_for_news(self.home, wanted, seconds, self._ends_in_kafka)
+    def news(self, subscription: Subscription, seconds: float) -> News:
+        """Wait for something newer than the subscription."""
+        return wait_for_news(self.home, subscription, seconds, self._ends_in_kafka)
 
     def marks(self, stream: StreamInfo, key: str) -> MarksTable:
         """Return the marks log of a stream and key."""
         return MarksTable(self.home, stream.id, key)
 
     def explain(self, stream: StreamInfo, key: str) -> WatermarkExplanation:
-        """Return why the watermark of a stream and key stands where it stands."""
-        (known,) = read_inputs(self.home, self.catalog, [(stream.id, key)])
-        rules, layout = stream.settings.rules, known.stream.layout
-        return explain_watermark(stream.name, key, known.records, known.last, rules, layout=layout, now=self.home.now())
+        """Return why the watermark of a stream and key is where it is."""
+        (inputs,) = read_inputs(self.home, self.catalog, [(stream.id, key)])
+        rules, layout, now = stream.settings.rules, inputs.stream.layout, self.home.now()
+        return explain_watermark(stream.name, key, inputs.records, inputs.last, rules, layout=layout, now=now)
 
     def now(self) -> int:
         """Return the time by the clock of the store."""
         return self.home.now()
 
     def wake(self) -> None:
-        """Say that a writer was heard."""
+        """Call `on_wake`."""
         self.on_wake()
 
     def close(self) -> None:
-        """Let go of the home, and of Kafka."""
+        """Close the home and the connections to Kafka."""
         if "_connections" in self.__dict__:
             self._connections.close()
         self.home.close()
 
-    def _ends_in_kafka(self, known: StreamSubscription) -> Mapping[int, int] | None:
-        """Return where a stream ends whose events are in Kafka; None for another, or one that is no more."""
-        stream = self.catalog.find_id(known.stream_id)
+    def _ends_in_kafka(self, subscription: StreamSubscription) -> Mapping[int, int] | None:
+        """Return the segment ends of a stream whose events are in Kafka; None for other or deleted streams."""
+        stream = self.catalog.find_id(subscription.stream_id)
         if stream is None or stream.log is None:
             return None
         try:
@@ -144,54 +151,54 @@ class LocalBackend:
 
 
 class RoutedLog:
-    """Passes everything on to the log that has the stream. The one in Kafka is made when a stream needs it."""
+    """A `StreamLog` that delegates each call to the log that has the stream's events."""
 
     __slots__ = ("_kafka", "_tables")
 
     def __init__(self, tables: StreamLog, kafka: Callable[[], StreamLog]) -> None:
-        """Keep events in `tables`, or in what `kafka` returns."""
+        """Delegate to `tables` or to the log that `kafka` returns; it is called only for streams in Kafka."""
         self._tables = tables
         self._kafka = kafka
 
     def append(self, stream: StreamInfo, author: Author, first_number: int, events: Events) -> dict[int, int]:
-        """Keep events, each once, and return how far the segments they went to are filled by them."""
-        return self._of(stream).append(stream, author, first_number, events)
+        """Append events exactly once."""
+        return self._log_of(stream).append(stream, author, first_number, events)
 
     def ends(self, stream: StreamInfo) -> dict[int, int]:
-        """Return the end of each segment, sealed ones included; only what is committed counts."""
-        return self._of(stream).ends(stream)
+        """Return the end of each segment."""
+        return self._log_of(stream).ends(stream)
 
     def read(self, stream: StreamInfo, segment: int, start: int, end: int) -> Iterator[Chunk]:
-        """Return the events of a segment from one offset to before another, as far as they are there."""
-        return self._of(stream).read(stream, segment, start, end)
+        """Return events of a segment."""
+        return self._log_of(stream).read(stream, segment, start, end)
 
     def scale(self, stream: StreamInfo, change: Callable[[Layout], Layout]) -> StreamInfo:
-        """Seal segments and open those that take their place."""
-        return self._of(stream).scale(stream, change)
+        """Change the layout."""
+        return self._log_of(stream).scale(stream, change)
 
     def seal(self, stream: StreamInfo) -> StreamInfo:
-        """Let the stream take no more events."""
-        return self._of(stream).seal(stream)
+        """Seal the stream."""
+        return self._log_of(stream).seal(stream)
 
     def add(self, stream: StreamInfo, transaction: str, part: int, events: Events) -> None:
-        """Keep events apart until their transaction is committed."""
-        self._of(stream).add(stream, transaction, part, events)
+        """Stage events of a transaction."""
+        self._log_of(stream).add(stream, transaction, part, events)
 
-    def opened(self, stream: StreamInfo, opened: OpenedWriter) -> OpenedWriter:
-        """Return a writer that was opened, with how many events of its id the log really has."""
-        return self._of(stream).opened(stream, opened)
+    def writer_opened(self, stream: StreamInfo, opened: OpenedWriter) -> OpenedWriter:
+        """Notify the log that a writer was opened."""
+        return self._log_of(stream).writer_opened(stream, opened)
 
-    def closed(self, stream: StreamInfo, author: Author) -> None:
-        """Hear that a writer comes to its end."""
-        self._of(stream).closed(stream, author)
+    def writer_closed(self, stream: StreamInfo, author: Author) -> None:
+        """Notify the log that a writer was closed."""
+        self._log_of(stream).writer_closed(stream, author)
 
     def commit(self, stream: StreamInfo, transaction: str) -> dict[int, int]:
-        """Put all events of a transaction into the stream, or none; return how far they fill the segments."""
-        return self._of(stream).commit(stream, transaction)
+        """Append the staged events of a transaction."""
+        return self._log_of(stream).commit(stream, transaction)
 
     def abort(self, stream: StreamInfo, transaction: str) -> None:
-        """Forget the events of a transaction."""
-        self._of(stream).abort(stream, transaction)
+        """Discard the staged events of a transaction."""
+        self._log_of(stream).abort(stream, transaction)
 
-    def _of(self, stream: StreamInfo) -> StreamLog:
+    def _log_of(self, stream: StreamInfo) -> StreamLog:
         return self._tables if stream.log is None else self._kafka()

@@ -1,7 +1,7 @@
-"""Controllers bring watermarks forward as writers note time. Any number of them share the streams of a home.
+"""Controllers advance watermarks as writers note time. Any number of them divide the streams of a home.
 
-Streams fall into a fixed number of buckets. A controller leases its even share of the buckets, watches the
-change counters of those, and updates the watermarks of the streams and keys that changed or are due.
+Each stream belongs to one of a fixed number of buckets. A controller leases an even share of the buckets, watches their
+change counters, and updates the watermarks of the streams and keys that changed or are due.
 """
 
 import logging
@@ -25,27 +25,30 @@ from floodmark.streams.backend import LocalBackend
 from floodmark.streams.definition import BUCKETS, assign_buckets
 from floodmark.streams.local.catalog import marks_counter
 from floodmark.streams.local.tables import KEYS
-from floodmark.streams.local.watermarks import StreamKey, WatermarkUpdate, update_watermarks
+from floodmark.streams.local.watermarks import WatermarkUpdate, update_watermarks
+from floodmark.streams.ports import StreamKey
 
 _POLL_SECONDS: Final = 0.01
-"""How often other processes are looked at; writers of this process wake the controller at once."""
-_SWEEP: Final = 1_000_000
-_PAUSE_SECONDS: Final = 0.5
-_CHORES_SECONDS: Final = 0.1
+"""How often changes by other processes are polled; writers of this process wake the controller at once."""
+_SWEEP_MICROS: Final = 1_000_000
+"""How often expired transactions are aborted."""
+_ERROR_PAUSE_SECONDS: Final = 0.5
+_TOPICS_SECONDS: Final = 0.1
+"""How often the streams in Kafka are maintained."""
 
 _LOG: Final = logging.getLogger("floodmark.streams")
 
 
 class HasLocalBackend(Protocol):
-    """A `StreamHome`."""
+    """A `StreamHome` that was opened in this process."""
 
     @property
     def local(self) -> LocalBackend:
-        """What a controller works on."""
+        """The backend that a controller works on."""
 
 
 class Controller:
-    """Looks after the watermarks of its share of a home's streams, in a thread of its own once it is started.
+    """Advances the watermarks of its share of a home's streams, in background threads between `start` and `stop`.
 
     >>> with connect(controller=False) as home:
     ...     stream = home.create_stream("shop/tills")
@@ -54,183 +57,191 @@ class Controller:
     ...         stream.await_mark(1_000).lower
     1000
 
-    `step` does one round by hand, for tests that say what time it is.
+    `connect` starts one in each process that writes, unless `controller=False`. Tests with their own clock call `step`
+    to do one round.
     """
 
     __slots__ = (
         "_backend",
-        "_chores",
+        "_bucket_leases",
+        "_counters",
+        "_deadlines",
         "_due",
-        "_ending",
-        "_heard",
+        "_handled_changes",
+        "_is_stopping",
         "_now",
-        "_seen",
-        "_share",
-        "_stopping",
+        "_stop_event",
         "_sweep_at",
         "_thread",
-        "_timers",
-        "_waking",
+        "_topics_thread",
+        "_wake_event",
     )
 
     def __init__(self, home: HasLocalBackend, *, name: str | None = None, ttl: Duration = "10 seconds") -> None:
-        """Prepare one. `ttl` is how long the others wait for it when it is silent; it says its name in leases."""
+        """Prepare a controller of this home.
+
+        Args:
+            home: The home, opened in this process.
+            name: The unique name of the controller in leases; generated if left out.
+            ttl: After this time without a heartbeat other controllers take its buckets over.
+        """
         self._backend = backend = home.local
         unique = name or f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-        self._share = BucketLeases(backend.home, unique, duration_micros(ttl, "ttl", least=60))
-        self._seen: dict[str, int] = {}
-        self._heard: dict[StreamKey, int] = {}
-        self._timers: dict[StreamKey, int] = {}
+        self._bucket_leases = BucketLeases(backend.home, unique, duration_micros(ttl, "ttl", least=60))
+        self._counters: dict[str, int] = {}
+        self._handled_changes: dict[StreamKey, int] = {}
+        self._deadlines: dict[StreamKey, int] = {}
         self._due: set[StreamKey] = set()
         self._sweep_at: int | None = None
         self._now = 0
-        self._waking = threading.Event()
-        self._ending = threading.Event()
-        self._stopping = False
+        self._wake_event = threading.Event()
+        self._stop_event = threading.Event()
+        self._is_stopping = False
         self._thread: threading.Thread | None = None
-        self._chores: threading.Thread | None = None
+        self._topics_thread: threading.Thread | None = None
 
     @property
     def name(self) -> str:
-        """The name by which other controllers know it."""
-        return self._share.name
+        """The name of the controller in leases."""
+        return self._bucket_leases.name
 
     @property
     def buckets(self) -> frozenset[int]:
-        """The buckets that it looks after now."""
-        return frozenset(self._share.leases)
+        """The buckets that it has leased now."""
+        return frozenset(self._bucket_leases.leases)
 
     def start(self) -> None:
-        """Begin in a thread of its own; to say so twice is no error."""
+        """Start the background threads. Idempotent."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=f"floodmark controller {self.name}", daemon=True)
             self._thread.start()
-            self._chores = threading.Thread(target=self._tend, name=f"floodmark chores {self.name}", daemon=True)
-            self._chores.start()
+            name = f"floodmark topics {self.name}"
+            self._topics_thread = threading.Thread(target=self._run_topics, name=name, daemon=True)
+            self._topics_thread.start()
 
     def wake(self) -> None:
-        """Let it look now: a writer was heard in this process."""
-        self._waking.set()
+        """Start a round now: a writer of this process changed its record."""
+        self._wake_event.set()
 
     def stop(self) -> None:
-        """Come to an end and give up the buckets, so that others can take them at once."""
-        self._stopping = True
-        self._waking.set()
-        self._ending.set()
+        """Stop, and release the buckets, so that other controllers can take them at once."""
+        self._is_stopping = True
+        self._wake_event.set()
+        self._stop_event.set()
         if self._thread is not None:
             self._thread.join()
             self._thread = None
-        if self._chores is not None:
-            self._chores.join()
-            self._chores = None
+        if self._topics_thread is not None:
+            self._topics_thread.join()
+            self._topics_thread = None
         else:
-            self._leave()
+            self._release_leases()
 
     def step(self) -> list[WatermarkUpdate]:
-        """Do one round: keep the share, hear what has changed, look at what is due; return what came of it."""
-        home = self._backend.home
+        """Do one round: maintain the leases, find changes, update the watermarks that are due; return the updates."""
+        home, leases = self._backend.home, self._bucket_leases
         self._now = now = home.now()
-        self._share.keep(now)
-        self._hear(home)
-        due = self._due | {target for target, at in self._timers.items() if at <= now}
+        leases.keep(now)
+        self._collect_changes(home)
+        due = self._due | {stream_key for stream_key, at in self._deadlines.items() if at <= now}
         self._due = set()
-        looked = self._look(due) if due else []
-        if self._sweep_at is None or not 0 < self._sweep_at - now <= _SWEEP:
-            self._sweep_at = now + _SWEEP
-            self._backend.transactions.sweep(self._share.leases)
-            if self._chores is None:
-                self._backend.tend_topics(self._share.leases)
-        return looked
+        updates = self._update(due) if due else []
+        if self._sweep_at is None or not 0 < self._sweep_at - now <= _SWEEP_MICROS:
+            self._sweep_at = now + _SWEEP_MICROS
+            self._backend.transactions.sweep(leases.leases)
+            if self._topics_thread is None:
+                self._backend.maintain_topics(leases.leases)
+        return updates
 
-    def _hear(self, home: Home) -> None:
-        """Find out which streams of the share have changed since the last round."""
-        topics = {marks_counter(bucket): bucket for bucket in self._share.leases}
+    def _collect_changes(self, home: Home) -> None:
+        """Add the streams and keys of the leased buckets that changed since the last round to `_due`."""
+        topics = {marks_counter(bucket): bucket for bucket in self._bucket_leases.leases}
         if not topics:
-            self._seen = {}
+            self._counters = {}
             return
-        # Counted before it is read: what comes in between is then read twice, and not missed.
-        seen = home.changes(*topics)
-        changed = {bucket for topic, bucket in topics.items() if seen[topic] != self._seen.get(topic)}
-        self._seen = seen
+        # Read the counters before the rows: a change in between is then read twice rather than missed.
+        counters = home.changes(*topics)
+        changed = {bucket for topic, bucket in topics.items() if counters[topic] != self._counters.get(topic)}
+        self._counters = counters
         if not changed:
             return
-        wanted = select(KEYS.c.stream_id, KEYS.c.time_key, KEYS.c.changed).where(KEYS.c.bucket.in_(changed))
+        query = select(KEYS.c.stream_id, KEYS.c.time_key, KEYS.c.changed).where(KEYS.c.bucket.in_(changed))
         with home.read() as connection:
-            rows = connection.execute(wanted).all()
+            rows = connection.execute(query).all()
         for row in rows:
-            target = (row.stream_id, row.time_key)
-            if row.changed and self._heard.get(target) != row.changed:
-                self._due.add(target)
+            stream_key = (row.stream_id, row.time_key)
+            if row.changed and self._handled_changes.get(stream_key) != row.changed:
+                self._due.add(stream_key)
 
-    def _look(self, due: set[StreamKey]) -> list[WatermarkUpdate]:
+    def _update(self, due: set[StreamKey]) -> list[WatermarkUpdate]:
         try:
-            looked = update_watermarks(self._backend.home, self._backend.catalog, due, self._share.leases)
+            updates = update_watermarks(self._backend.home, self._backend.catalog, due, self._bucket_leases.leases)
         except LeaseLost:
-            # Somebody else has taken over; what is still ours is looked at in the next round.
-            self._share.drop_lost()
+            # Another controller took a bucket over; the next round retries what is still leased.
+            self._bucket_leases.drop_lost()
             self._due |= due
             return []
-        # What was left out, since it is gone or another's, is looked at anew should it come back.
-        for target in due:
-            self._timers.pop(target, None)
-            self._heard.pop(target, None)
-        for one in looked:
-            self._heard[one.target] = one.changed
-            if one.look_at is not None:
-                self._timers[one.target] = one.look_at
-        return looked
+        # Forget streams that were skipped because they were deleted or their bucket is not leased any more.
+        for stream_key in due:
+            self._deadlines.pop(stream_key, None)
+            self._handled_changes.pop(stream_key, None)
+        for update in updates:
+            self._handled_changes[update.target] = update.changed
+            if update.look_at is not None:
+                self._deadlines[update.target] = update.look_at
+        return updates
 
     def _wait_seconds(self) -> float:
         if self._due:
             return 0.0
-        if not self._timers:
+        if not self._deadlines:
             return _POLL_SECONDS
-        until = (min(self._timers.values()) - self._now) / 1e6
+        until = (min(self._deadlines.values()) - self._now) / 1e6
         return min(max(until, 0.0005), _POLL_SECONDS)
 
     def _run(self) -> None:
-        while not self._stopping:
-            self._waking.clear()
-            pause = self._safely(self._round)
+        while not self._is_stopping:
+            self._wake_event.clear()
+            pause = self._log_errors(self._step_and_pause)
             if pause is None:
                 return
-            self._waking.wait(pause)
-        self._leave()
+            self._wake_event.wait(pause)
+        self._release_leases()
 
-    def _round(self) -> float:
+    def _step_and_pause(self) -> float:
         self.step()
         return self._wait_seconds()
 
-    def _tend(self) -> None:
-        """Do what needs Kafka, apart from the rounds: if Kafka is away, these go on."""
-        while not self._stopping:
-            pause = self._safely(self._chore)
+    def _run_topics(self) -> None:
+        """Maintain the streams in Kafka. A thread of its own keeps the rounds going while Kafka is unavailable."""
+        while not self._is_stopping:
+            pause = self._log_errors(self._maintain_topics)
             if pause is None:
                 return
-            self._ending.wait(pause)
+            self._stop_event.wait(pause)
 
-    def _chore(self) -> float:
-        self._backend.tend_topics(tuple(self._share.leases))
-        return _CHORES_SECONDS
+    def _maintain_topics(self) -> float:
+        self._backend.maintain_topics(tuple(self._bucket_leases.leases))
+        return _TOPICS_SECONDS
 
-    def _safely(self, action: Callable[[], float]) -> float | None:
-        """Do something, and return how long to pause after it, whatever it comes to; None if the home is closed."""
+    def _log_errors(self, action: Callable[[], float]) -> float | None:
+        """Run an action, log its error, and return how long to pause after it; None if the home is closed."""
         try:
             return action()
         except HomeClosed:
             return None
         except FloodmarkError as error:
-            _LOG.warning("The controller %s goes on after: %s", self.name, error)
+            _LOG.warning("The controller %s retries after an error: %s", self.name, error)
         except Exception:
-            _LOG.exception("The controller %s goes on after an error.", self.name)
-        return _PAUSE_SECONDS
+            _LOG.exception("The controller %s retries after an unexpected error.", self.name)
+        return _ERROR_PAUSE_SECONDS
 
-    def _leave(self) -> None:
+    def _release_leases(self) -> None:
         try:
-            self._share.leave()
+            self._bucket_leases.release_all()
         except FloodmarkError as error:
-            # The others then wait for the end of the ttl.
-            _LOG.warning("The controller %s could not say goodbye: %s", self.name, error)
+            # Other controllers take the buckets over after the ttl.
+            _LOG.warning("The controller %s could not release its leases: %s", self.name, error)
 
     def __enter__(self) -> "Controller":
         self.start()
@@ -247,9 +258,10 @@ _LEASE_PREFIX: Final = "bucket/"
 
 @dataclass(slots=True)
 class BucketLeases:
-    """The buckets that one controller has leased. It is brought up to date by `keep`, which the controller calls often.
+    """The buckets that one controller has leased. The controller calls `keep` in each round.
 
-    Who is alive shares the buckets evenly; a bucket moves when its owner gives it up, or is not heard for a `ttl`.
+    Live controllers divide the buckets evenly. A bucket moves when its owner releases it, or sends no heartbeat for a
+    `ttl`.
     """
 
     home: Home
@@ -258,27 +270,28 @@ class BucketLeases:
     leases: dict[int, Lease] = field(default_factory=dict)
     _member: Member | None = None
     _beat_at: int | None = None
-    _share_at: int | None = None
-    _seen: dict[str, int] = field(default_factory=dict)
+    _rebalance_at: int | None = None
+    _counters: dict[str, int] = field(default_factory=dict)
 
     def keep(self, now: int) -> None:
-        """Give signs of life, renew, take and give up, as far as it is time."""
+        """Send a heartbeat, renew the leases and rebalance the buckets, as far as due."""
         if self._beat_at is None or not 0 <= now - self._beat_at < self.ttl // 3:
             self._beat(now)
-        seen = self.home.changes(MEMBERS_TOPIC, LEASES_TOPIC)
-        if seen == self._seen and self._share_at is not None and 0 < self._share_at - now <= self.ttl:
+        counters = self.home.changes(MEMBERS_TOPIC, LEASES_TOPIC)
+        is_waiting = self._rebalance_at is not None and 0 < self._rebalance_at - now <= self.ttl
+        if counters == self._counters and is_waiting:
             return
-        # Remembered before it is acted on: what comes in between is then acted on next time.
-        self._seen = seen
-        self._share_out(now)
+        # Store the counters first: a change during the rebalancing then starts another one.
+        self._counters = counters
+        self._rebalance(now)
 
     def drop_lost(self) -> None:
-        """Find out which leases still hold."""
+        """Renew the leases, and forget those that were lost."""
         kept = Leases(self.home).renew_all(self.leases.values())
         self.leases = {_leased_bucket(lease): lease for lease in kept}
 
-    def leave(self) -> None:
-        """Give everything up, so that others need not wait."""
+    def release_all(self) -> None:
+        """Release all leases and leave, so that other controllers need not wait for the ttl."""
         leases = Leases(self.home)
         for lease in self.leases.values():
             leases.release(lease)
@@ -300,23 +313,23 @@ class BucketLeases:
             self.drop_lost()
         self._beat_at = now
 
-    def _share_out(self, now: int) -> None:
+    def _rebalance(self, now: int) -> None:
         leases = Leases(self.home)
         alive = [member.name for member in Members(self.home).alive()]
         held = {_leased_bucket(lease): lease.owner for lease in leases.held(_LEASE_PREFIX)}
-        wanted = assign_buckets(BUCKETS, alive, held)
-        mine = {bucket for bucket, owner in wanted.items() if owner == self.name}
-        for bucket in sorted(set(self.leases) - mine):
+        owners = assign_buckets(BUCKETS, alive, held)
+        assigned = {bucket for bucket, owner in owners.items() if owner == self.name}
+        for bucket in sorted(set(self.leases) - assigned):
             leases.release(self.leases.pop(bucket))
-        for bucket in sorted(mine - set(self.leases)):
+        for bucket in sorted(assigned - set(self.leases)):
             if held.get(bucket, self.name) != self.name:
-                # It is asked for again when it is given up, or has expired.
+                # Try again when its owner releases it, or its lease expires.
                 continue
             lease = leases.acquire(_lease_name(bucket), self.name, self.ttl)
             if lease is not None:
                 self.leases[bucket] = lease
-        is_whole = mine == set(self.leases)
-        self._share_at = now + (self.ttl // 3 if is_whole else self.ttl // 20)
+        is_complete = assigned == set(self.leases)
+        self._rebalance_at = now + (self.ttl // 3 if is_complete else self.ttl // 20)
 
 
 def _lease_name(bucket: int) -> str:

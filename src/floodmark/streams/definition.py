@@ -1,4 +1,4 @@
-"""The definition of a stream: its name, settings, layout and bucket, and the Kafka topic if its events are there."""
+"""The definition of a stream: its name, settings, layout and bucket, and its Kafka topic if its events are there."""
 
 import base64
 import json
@@ -18,19 +18,19 @@ from floodmark.streams.layout.layout import Layout, stable_hash
 from floodmark.streams.marks.watermark import WatermarkRules
 
 BUCKETS: Final = 32
-"""Streams are shared out among controllers by the bucket they fall into."""
+"""The number of buckets. Controllers divide the streams of a home by bucket."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamSettings:
-    """The settings of a stream. Durations are in microseconds.
+    """The settings of a stream; durations are in microseconds. `StreamHome.create_stream` describes each one.
 
     >>> make_settings(schema="at TIMESTAMP, paid DOUBLE", time_columns="at").keys
     ('at',)
     """
 
     schema: Any
-    """The Arrow schema of the events, or None: then an event is whatever JSON can write, or bytes."""
+    """The Arrow schema of the events; None: events are bytes, text or JSON."""
     time_columns: Mapping[str, str | None]
     unit: str = "us"
     writer_timeout: int = 60_000_000
@@ -42,41 +42,41 @@ class StreamSettings:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The keys that time is noted for; the first is the default."""
+        """The time keys; the first is the default."""
         return tuple(self.time_columns)
 
     @property
     def rules(self) -> WatermarkRules:
-        """What the watermark depends on."""
+        """The settings that the watermark depends on."""
         return WatermarkRules(self.writer_timeout, self.first_mark_delay, self.rate_floor, self.forget_after)
 
     @property
     def ddl(self) -> str | None:
-        """The schema as Spark writes it."""
+        """The schema in Spark's DDL syntax; None without a schema."""
         return None if self.schema is None else write_ddl(self.schema)
 
     def key(self, key: str | None) -> str:
-        """Return `key` if the stream has it; without one, the default key."""
+        """Return `key` if the stream has it, the default key for None, or raise `UnknownKey`."""
         if key is None:
             return self.keys[0]
         if isinstance(key, str) and key in self.time_columns:
             return key
         raise UnknownKey(
             f"There is no time key {key!r}.",
-            rule=f"The keys of this stream are {', '.join(map(repr, self.keys))}.",
-            remedy=did_you_mean(str(key), self.keys, otherwise="Name one of them, or none for the first."),
+            rule=f"The time keys of this stream are {', '.join(map(repr, self.keys))}.",
+            remedy=did_you_mean(str(key), self.keys, otherwise="Pass one of them, or leave key out for the first."),
             key=key,
         )
 
     def save(self) -> dict[str, Any]:
         """Return the settings as JSON values."""
-        saved = {name: getattr(self, name) for name in ("unit", *_LEAST)}
+        saved = {name: getattr(self, name) for name in ("unit", *_DURATION_MINIMUMS)}
         arrow = None if self.schema is None else base64.b64encode(self.schema.serialize().to_pybytes()).decode()
         return {**saved, "schema": arrow, "time_columns": list(self.time_columns.items())}
 
     @classmethod
     def load(cls, saved: Mapping[str, Any]) -> "StreamSettings":
-        """Return the settings that were saved."""
+        """Return the settings that `save` saved."""
         arrow = saved["schema"]
         schema = None if arrow is None else pa.ipc.read_schema(pa.py_buffer(base64.b64decode(arrow)))
         others = {name: value for name, value in saved.items() if name not in ("schema", "time_columns")}
@@ -85,10 +85,10 @@ class StreamSettings:
 
 @dataclass(frozen=True, slots=True)
 class LogTopic:
-    """A topic of Kafka. Its `topic_id` tells it from another one that gets its name later.
+    """The Kafka topic with the events of a stream. `topic_id` distinguishes it from a later topic with the same name.
 
-    >>> place = LogTopic("one:9092,two:9092", "floodmark.shop.orders-2a", "Zk3V")
-    >>> LogTopic.load(place.save()) == place
+    >>> topic = LogTopic("one:9092,two:9092", "floodmark.shop.orders-2a", "Zk3V")
+    >>> LogTopic.load(topic.save()) == topic
     True
     """
 
@@ -97,18 +97,21 @@ class LogTopic:
     topic_id: str
 
     def save(self) -> str:
-        """Return it as text."""
+        """Return the topic as text."""
         return json.dumps({"servers": self.servers, "topic": self.topic, "topic_id": self.topic_id})
 
     @classmethod
     def load(cls, saved: str) -> "LogTopic":
-        """Return what was saved."""
+        """Return the topic that `save` saved."""
         return cls(**json.loads(saved))
 
 
 @dataclass(frozen=True, slots=True)
 class StreamInfo:
-    """What a stream is. `id` tells it from another one that had its name before; `version` counts its changes."""
+    """The definition of a stream, at one version.
+
+    `id` distinguishes it from a deleted stream with the same name; `version` counts its changes.
+    """
 
     id: int
     name: str
@@ -119,27 +122,27 @@ class StreamInfo:
     version: int
     created_at: int
     log: LogTopic | None = None
-    """Where its events are, if not in the home."""
+    """The topic with its events; None if they are in the store."""
 
 
 def new_stream_id() -> int:
-    """Return the id of a new stream: 62 bits that nobody has had before."""
+    """Return the id of a new stream: 62 random bits."""
     return uuid.uuid4().int >> 66
 
 
 def check_not_sealed(stream: StreamInfo) -> None:
-    """Refuse a stream that takes no more events."""
+    """Raise `StreamSealed` if the stream is sealed."""
     if stream.is_sealed:
         raise StreamSealed(
             f"The stream {stream.name!r} is sealed.",
-            rule="A sealed stream takes no more events, and is not scaled.",
-            remedy="Write to another stream.",
+            rule="A sealed stream takes no more events and cannot be scaled.",
+            remedy="Create another stream and write to it.",
             stream=stream.name,
         )
 
 
 def bucket_of(stream: str, buckets: int) -> int:
-    """Return the bucket of a stream: the same in every process, for as long as there are as many buckets.
+    """Return the bucket of a stream. It is the same in every process, and depends on the number of buckets.
 
     >>> bucket_of("orders", 100)
     49
@@ -147,8 +150,8 @@ def bucket_of(stream: str, buckets: int) -> int:
     if not isinstance(stream, str) or not stream:
         raise InvalidValue(
             f"The name of the stream is {stream!r}.",
-            rule="It is a string that is not empty.",
-            remedy="Pass the full name of the stream.",
+            rule="It is a non-empty string.",
+            remedy="Pass the full name of the stream, for example 'shop/orders'.",
             stream=stream,
         )
     return stable_hash(stream) % _check_bucket_count(buckets)
@@ -157,9 +160,10 @@ def bucket_of(stream: str, buckets: int) -> int:
 def assign_buckets(
     buckets: int, controllers: Iterable[str], current: Mapping[int, str] | None = None
 ) -> dict[int, str]:
-    """Return the owner of each bucket: no controller has two more than another, and as few as possible move.
+    """Divide the buckets evenly among controllers, moving as few as possible, and return the owner of each bucket.
 
-    The same arguments give the same answer in whatever order they come. Without controllers nobody owns anything.
+    Bucket counts differ by at most one. The result does not depend on the order of `controllers`. Without controllers
+    it is empty.
 
     >>> owners = assign_buckets(4, ["a", "b"])
     >>> owners
@@ -176,10 +180,10 @@ def assign_buckets(
         owner = None if current is None else current.get(bucket)
         if owner in held:
             held[owner].append(bucket)
-    share, left_over = divmod(count, len(names))
-    # Who has most now gets the bucket more that some must get: then it need not give it away.
+    quota, left_over = divmod(count, len(names))
+    # The controllers that have the most now get the extra buckets, so that fewer buckets move.
     by_size = sorted(names, key=lambda name: (-len(held[name]), name))
-    quotas = {name: share + (place < left_over) for place, name in enumerate(by_size)}
+    quotas = {name: quota + (rank < left_over) for rank, name in enumerate(by_size)}
     owners = {bucket: name for name in names for bucket in held[name][: quotas[name]]}
     free = iter([bucket for bucket in range(count) if bucket not in owners])
     for name in names:
@@ -193,19 +197,19 @@ def _check_bucket_count(buckets: int) -> int:
         return buckets
     raise InvalidOption(
         f"The number of buckets is {buckets!r}.",
-        rule="It is a whole number above 0, and stays the same for the life of a store.",
-        remedy="Use 100 unless there is a reason not to.",
+        rule="It is a whole number above 0, and never changes for a store.",
+        remedy=f"Use {BUCKETS}.",
         buckets=buckets,
     )
 
 
 TimeColumns = Mapping[str, str] | Iterable[str] | str
-"""{key: column}, or columns that are their own keys; the first is the default key."""
+"""{time key: column}, or columns that are their own time keys; the first is the default key."""
 
 DEFAULT_KEY: Final = "time"
-"""The one key of a stream that names no time column."""
+"""The time key of a stream without time columns."""
 
-_LEAST: Final = {
+_DURATION_MINIMUMS: Final = {
     "writer_timeout": 1,
     "first_mark_delay": 0,
     "rate_floor": 0,
@@ -213,13 +217,13 @@ _LEAST: Final = {
     "marks_retention": 0,
     "transaction_timeout": 1,
 }
-_MAY_BE_NONE: Final = ("forget_after", "marks_retention")
+_OPTIONAL_DURATIONS: Final = ("forget_after", "marks_retention")
 
 
 def make_settings(
     *, schema: Any = None, time_columns: TimeColumns | None = None, unit: str = "us", **durations: Duration | None
 ) -> StreamSettings:
-    """Return the settings of a new stream, or refuse them.
+    """Return the settings of a new stream, or refuse invalid ones.
 
     >>> make_settings(writer_timeout="0 seconds")
     Traceback (most recent call last):
@@ -230,8 +234,8 @@ def make_settings(
         if not isinstance(checked, pa.Schema):
             raise InvalidOption(
                 f"schema is {schema!r}.",
-                rule="It is text as Spark writes schemas, or a pyarrow.Schema.",
-                remedy="Write for example 'id BIGINT, at TIMESTAMP'; leave it out for events of any form.",
+                rule="It is text in Spark's DDL syntax, or a pyarrow.Schema.",
+                remedy="Pass for example 'id BIGINT, at TIMESTAMP', or leave it out for events stored as JSON.",
                 option="schema",
                 value=schema,
             )
@@ -242,7 +246,7 @@ def make_settings(
 
 
 def alter_settings(settings: StreamSettings, changes: Mapping[str, Any]) -> StreamSettings:
-    """Return the settings with changes, or refuse them. The schema stays.
+    """Return the settings with changes applied, or refuse invalid ones. The schema cannot be changed.
 
     >>> alter_settings(make_settings(), {"writer_timeout": "5 seconds"}).writer_timeout
     5000000
@@ -260,19 +264,19 @@ def alter_settings(settings: StreamSettings, changes: Mapping[str, Any]) -> Stre
 
 
 def _check_durations(durations: Mapping[str, Any]) -> dict[str, Any]:
-    known = ("time_columns", "unit", *_LEAST)
+    options = ("time_columns", "unit", *_DURATION_MINIMUMS)
     checked: dict[str, Any] = {}
     for name, value in durations.items():
-        if name not in _LEAST:
+        if name not in _DURATION_MINIMUMS:
             raise InvalidOption(
                 f"There is no option {name!r}.",
-                rule=f"The options are {', '.join(known)}.",
-                remedy=did_you_mean(name, known, otherwise="Leave it out."),
+                rule=f"The options are {', '.join(options)}.",
+                remedy=did_you_mean(name, options, otherwise="Leave it out."),
                 option=name,
                 value=value,
             )
-        is_none = value is None and name in _MAY_BE_NONE
-        checked[name] = None if is_none else duration_micros(value, name, least=_LEAST[name])
+        is_none = value is None and name in _OPTIONAL_DURATIONS
+        checked[name] = None if is_none else duration_micros(value, name, least=_DURATION_MINIMUMS[name])
     return checked
 
 
@@ -286,7 +290,7 @@ def _check_columns(columns: Any, schema: Any) -> dict[str, str | None]:
         if not all(isinstance(name, str) and name for name in (key, column)):
             raise InvalidOption(
                 f"time_columns has {key!r}: {column!r}.",
-                rule="Keys and columns are names.",
+                rule="Time keys and columns are non-empty strings.",
                 remedy="Pass for example 'order_time', or {'order_time': 'order.at'}.",
                 option="time_columns",
                 value=columns,
@@ -295,26 +299,26 @@ def _check_columns(columns: Any, schema: Any) -> dict[str, str | None]:
             raise UnknownColumn(
                 f"The schema has no column {column!r}.",
                 rule=f"Its columns are {', '.join(schema.names)}.",
-                remedy=did_you_mean(column, schema.names, otherwise="Name a column that holds times."),
+                remedy=did_you_mean(column, schema.names, otherwise="Name one of these columns that holds times."),
                 column=column,
             )
     if not pairs or len(dict(pairs)) < len(pairs):
         raise InvalidOption(
             f"time_columns is {columns!r}.",
-            rule="It names at least one column, and each once.",
-            remedy="Leave it out if events have no time of their own.",
+            rule="It names at least one column, and each time key once.",
+            remedy="Remove duplicates; leave time_columns out if events have no time column.",
             option="time_columns",
             value=columns,
         )
     return dict(pairs)
 
 
-_STREAM: Final = re.compile(r"[A-Za-z0-9_][\w.\-]*(/[A-Za-z0-9_][\w.\-]*)*", re.ASCII)
-_LONGEST: Final = 200
+_STREAM_NAME: Final = re.compile(r"[A-Za-z0-9_][\w.\-]*(/[A-Za-z0-9_][\w.\-]*)*", re.ASCII)
+_MAX_LENGTH: Final = 200
 
 
 def check_stream_name(name: object) -> str:
-    """Return `name` if a stream may have it.
+    """Return `name` if it is a valid stream name, or raise `InvalidName`.
 
     >>> check_stream_name("shop/orders")
     'shop/orders'
@@ -322,11 +326,11 @@ def check_stream_name(name: object) -> str:
     Traceback (most recent call last):
     floodmark.errors.InvalidName: The name of the stream is 'shop/'. ... [invalid-name]
     """
-    if isinstance(name, str) and len(name) <= _LONGEST and _STREAM.fullmatch(name):
+    if isinstance(name, str) and len(name) <= _MAX_LENGTH and _STREAM_NAME.fullmatch(name):
         return name
     raise InvalidName(
         f"The name of the stream is {name!r}.",
-        rule=f"It has parts of letters, digits, '_', '-' and '.', with '/' between, of at most {_LONGEST} characters.",
+        rule=f"It has names of letters, digits, '_', '-' and '.', separated by '/': at most {_MAX_LENGTH} characters.",
         remedy="Use for example 'shop/orders'.",
         what="stream",
         name=name,
@@ -334,21 +338,26 @@ def check_stream_name(name: object) -> str:
 
 
 def check_writer_id(writer: object) -> str:
-    """Return `writer` if a writer may be called so.
+    """Return `writer` if it is a valid writer id, or raise `InvalidName`.
 
     >>> check_writer_id("till-3")
     'till-3'
     """
-    if isinstance(writer, str) and 0 < len(writer) <= _LONGEST and writer.isprintable() and not writer.startswith("~"):
+    if (
+        isinstance(writer, str)
+        and 0 < len(writer) <= _MAX_LENGTH
+        and writer.isprintable()
+        and not writer.startswith("~")
+    ):
         return writer
     raise InvalidName(
         f"The writer id is {writer!r}.",
-        rule=f"It is printable text of at most {_LONGEST} characters that does not begin with '~'.",
-        remedy="Use a name that stays the same when the writer is started again.",
+        rule=f"It is printable text of at most {_MAX_LENGTH} characters that does not begin with '~'.",
+        remedy="Use a name that stays the same when the writer is restarted, for example 'till-3'.",
         what="writer",
         name=writer,
     )
 
 
 ANONYMOUS_PREFIX: Final = "~"
-"""What the names of writers without an id begin with."""
+"""The prefix of the generated ids of anonymous writers."""

@@ -1,4 +1,4 @@
-"""The home of streams: `connect`, and where streams and reader groups are created, found and deleted."""
+"""`connect`, and `StreamHome`, with which programs create, find and delete streams and reader groups."""
 
 import os
 import threading
@@ -20,7 +20,7 @@ from floodmark.streams.readers.group import GroupBounds, ReaderGroup, create_gro
 from floodmark.streams.stream import Stream
 
 LOG_VARIABLE: Final = "FLOODMARK_LOG"
-"""Where the events of new streams are, if nobody says otherwise."""
+"""The environment variable with the default of `connect(log=...)`."""
 
 
 def connect(
@@ -33,42 +33,54 @@ def connect(
     log: str | None = None,
     log_options: Mapping[str, str] | None = None,
 ) -> "StreamHome":
-    """Open the home at a directory, a `postgresql://` URL, or behind the service at an `http://` or `https://` URL.
-
-    A directory that is not there is made. Without a location it is where FLOODMARK_HOME says, else `.floodmark`. With
-    `controller` this process looks after watermarks too, from the first writer with an id on; without, some other
-    process must.
-
-    Behind a service nothing else is different. Several services of one home are named with commas between them: while
-    one of them answers, all goes on. What a service may be asked for is up to a `token`, else to FLOODMARK_TOKEN;
-    `ca`, else FLOODMARK_CA, is a file with the authorities whose certificates are trusted, in place of the system's.
-
-    With `log="kafka://host:port"`, else FLOODMARK_LOG, the events of streams that are created here are in Kafka; those
-    of others stay where they are, and nobody has to say so again. `log_options` are options of Kafka's client such as
-    kafka.sasl.password; each may also come from a variable such as FLOODMARK_KAFKA_SASL_PASSWORD, as it must where no
-    program can be told. None of them is stored.
+    """Open a home, which keeps streams, their watermarks and reader groups.
 
     >>> with connect() as home:
     ...     stream = home.create_stream("shop/orders")
     ...     [stream.name for stream in home.streams()]
     ['shop/orders']
+
+    Args:
+        location: One of the following; FLOODMARK_HOME if left out, else the directory `.floodmark`.
+            A directory, which is created if it does not exist: metadata and events are in a SQLite file there.
+            A `postgresql://` URL: many machines share the home.
+            An `http://` or `https://` URL of a Floodmark service. Name several services of one home with commas
+            between them, to continue when one of them fails.
+        controller: Advance watermarks in this process too, in a background thread that starts with the first writer
+            that has an id. If False, another process must run a controller.
+        clock: Returns the time in microseconds since the epoch, in place of the clock of the store. For tests.
+        token: Authenticates to the service; FLOODMARK_TOKEN if left out.
+        ca: A file with the CA certificates to trust in place of the system's; FLOODMARK_CA if left out.
+        log: `kafka://host:port` to keep the events of new streams in Kafka; FLOODMARK_LOG if left out. Existing
+            streams stay where they are, and are found without this option.
+        log_options: Options of the Kafka client such as `kafka.sasl.password`. Each may also be set by an environment
+            variable such as FLOODMARK_KAFKA_SASL_PASSWORD. They are not stored in the home.
     """
-    place = location or os.environ.get(HOME_VARIABLE)
-    if isinstance(place, str) and place.lower().startswith(("http://", "https://")):
-        # Loaded when it is needed: most homes are not behind a service.
+    address = location or os.environ.get(HOME_VARIABLE)
+    if isinstance(address, str) and address.lower().startswith(("http://", "https://")):
+        # Imported only when needed: most homes are not behind a service.
         from floodmark.streams.remote.backend import open_remote
 
-        _check_unused(place, clock=clock, log=log, log_options=log_options)
-        return StreamHome(open_remote(place, token=token, ca=ca))
-    _check_unused(place, token=token, ca=ca)
-    where = log or os.environ.get(LOG_VARIABLE)
-    servers = None if not where else _servers_of(where, log_options)
+        _check_unused(address, clock=clock, log=log, log_options=log_options)
+        return StreamHome(open_remote(address, token=token, ca=ca))
+    _check_unused(address, token=token, ca=ca)
+    log_url = log or os.environ.get(LOG_VARIABLE)
+    servers = None if not log_url else _servers_of(log_url, log_options)
     home = Home.open(location, clock=clock)
     return StreamHome(LocalBackend(home, log=servers, log_options=log_options), controller=controller)
 
 
 class StreamHome:
-    """The streams of a home. Get one from `connect`; many threads and processes may use the same home."""
+    """A home: its streams and reader groups. Open one with `connect`.
+
+    >>> with connect() as home:
+    ...     stream = home.create_stream("shop/orders", schema="id BIGINT, at TIMESTAMP", time_columns="at")
+    ...     group = home.create_group("billing", "shop/orders")
+    ...     group.streams
+    ('shop/orders',)
+
+    Many threads and processes may use the same home. Close writers and readers before the home.
+    """
 
     __slots__ = ("_backend", "_controller", "_lock", "_with_controller")
 
@@ -83,23 +95,23 @@ class StreamHome:
 
     @property
     def local(self) -> LocalBackend:
-        """What a `Controller` works on; a home behind a service has none."""
+        """The backend that a `Controller` works on. A home behind a service has none."""
         if not isinstance(self._backend, LocalBackend):
             raise HomeUnusable(
                 f"{self._backend!r} is behind a service.",
-                rule="Its store is reached by the service alone.",
-                remedy="Ask where the service runs, or connect to the store itself.",
+                rule="Only the service has access to the store of this home.",
+                remedy="Connect to the store itself, by its directory or postgresql:// URL.",
             )
         return self._backend
 
     @property
     def home(self) -> Home:
-        """The home itself; one behind a service is not to be had."""
+        """The underlying home, for administration. Not available behind a service."""
         return self.local.home
 
     @property
     def controller(self) -> Controller | None:
-        """The controller in this process, once there is one."""
+        """The controller of this process, or None if it has not started."""
         return self._controller
 
     def create_stream(
@@ -111,25 +123,33 @@ class StreamHome:
         unit: str = "us",
         **durations: Duration | None,
     ) -> Stream:
-        """Create a stream under a name such as "shop/orders".
+        """Create a stream.
+
+        >>> with connect() as home:
+        ...     home.create_stream("shop/orders", schema="id BIGINT, at TIMESTAMP", time_columns="at", segments=4)
+        Stream('shop/orders')
 
         Args:
-            name: Parts of letters, digits, `_`, `-` and `.`, with `/` between them.
-            schema: Text as Spark writes schemas, or a pyarrow.Schema; without one, events are kept as JSON.
-            segments: How many segments share the key space at the beginning.
-            time_columns: {key: column}, or columns that are their own keys; the first is the default key.
-            unit: The unit of times: "s", "ms", "us" or "ns".
-            **durations: Each as text ("10 seconds") or a timedelta. `writer_timeout` (1 minute): how long the
-                watermark waits for a writer. `first_mark_delay` (0): how long after the first mark the first watermark
-                comes. `rate_floor` (10 ms): the least time between two entries of the marks log. `marks_retention`
-                (None, for ever): how long entries are kept. `forget_after` (None, for ever): how long a writer that
-                timed out is remembered. `transaction_timeout` (1 minute): after which a transaction is aborted.
+            name: Names of letters, digits, `_`, `-` and `.`, separated by `/`.
+            schema: The columns in Spark's DDL syntax, or a pyarrow.Schema. Without a schema, events are stored as JSON.
+            segments: The number of segments at the start; the stream can be scaled later.
+            time_columns: The columns with event times, as {time key: column}, or as columns that are their own time
+                keys. The first one is the default key. Without them the stream has one time key, "time".
+            unit: The unit of event times: "s", "ms", "us" or "ns".
+            **durations: Each as text such as "10 seconds", or as a timedelta:
+
+                - `writer_timeout` ("1 minute"): how long the watermark waits for a writer that does not note time.
+                - `first_mark_delay` ("0 seconds"): the delay from the first mark to the first watermark.
+                - `rate_floor` ("10 milliseconds"): the minimum time between two entries of the marks log.
+                - `marks_retention` (None: forever): how long entries of the marks log are kept.
+                - `forget_after` (None: forever): how long the record of a timed-out writer is kept.
+                - `transaction_timeout` ("1 minute"): open transactions are aborted after this time.
         """
         settings = make_settings(schema=schema, time_columns=time_columns, unit=unit, **durations)
         return Stream(self._backend, self._backend.catalog.create(name, settings, segments))
 
     def stream(self, name: str) -> Stream:
-        """Return the stream of that name.
+        """Return the stream with that name, or raise `UnknownStream`.
 
         >>> with connect() as home:
         ...     stream = home.create_stream("shop/orders")
@@ -140,11 +160,11 @@ class StreamHome:
         return Stream(self._backend, self._backend.catalog.find(name))
 
     def streams(self) -> list[Stream]:
-        """Return all streams, by their names."""
+        """Return all streams, sorted by name."""
         return [Stream(self._backend, info) for info in self._backend.catalog.all()]
 
     def delete_stream(self, name: str) -> None:
-        """Forget a stream, with its events and marks."""
+        """Delete a stream with its events and marks."""
         self.stream(name).delete()
 
     def create_group(
@@ -157,25 +177,25 @@ class StreamHome:
         key: str | None = None,
         after_last: str = "wait",
     ) -> ReaderGroup:
-        """Create a group of readers that share the segments of these streams.
+        """Create a group of readers that divide the segments of these streams among them.
 
         Args:
-            name: Its name.
-            streams: The names of the streams.
-            start: Where it begins; without one, at the head. A cut, {stream: cut}, a `GroupCut`, or a time: that is
-                behind the newest watermark wholly below it, and rows before it are left out by their time column.
-                What a writer wrote ahead of its own marks may lie before that place.
-            end: Where it ends; without one, never, unless its streams are sealed. A time stands for the first cut at
-                which all before it has come; rows from it on are left out.
-            key: The time key of those times, and by which the group measures how far behind it is; without one, the
-                default key of each stream.
-            after_last: What to do about a time that the marks log has not come to: "wait" for it, or "refuse".
+            name: The name of the group.
+            streams: The names of the streams, or one name.
+            start: Where the group starts; the head of the streams if left out. A cut, {stream: cut or time}, a
+                `GroupCut`, or a time. With a time it starts after the newest watermark that is entirely below the
+                time, and skips rows before the time by their time column. Rows that a writer wrote ahead of its own
+                marks may be before that start.
+            end: Where the group ends; if left out, at the end of the streams once they are sealed. With a time it ends
+                at the first cut that has all rows below the time, and skips rows from the time on.
+            key: The time key of `start`, `end` and the group's lag; the default key of each stream if left out.
+            after_last: What to do with a time that the marks log has not reached yet: "wait" or "refuse".
         """
         options: dict[str, Any] = {"start": start, "end": end, "key": key, "after_last": after_last}
         return create_group(self._backend, name, streams, **options)
 
     def group(self, name: str) -> ReaderGroup:
-        """Return the reader group of that name.
+        """Return the reader group with that name, or raise `UnknownGroup`.
 
         >>> with connect() as home:
         ...     home.group("billing")
@@ -185,16 +205,16 @@ class StreamHome:
         return ReaderGroup(self._backend, self._backend.groups.find(name))
 
     def groups(self) -> list[ReaderGroup]:
-        """Return all reader groups, by their names."""
+        """Return all reader groups, sorted by name."""
         return [ReaderGroup(self._backend, state) for state in self._backend.groups.all()]
 
     def delete_group(self, name: str) -> None:
-        """Forget a reader group. Its readers end with it; its streams stay as they are."""
+        """Delete a reader group. Its readers cannot continue; its streams are not changed."""
         state = self._backend.groups.find(name)
         self._backend.groups.delete(GroupRef(state.name, state.group_id))
 
     def close(self) -> None:
-        """Let go of the home; to say so twice is no error. Writers should be closed before."""
+        """Close the home. Close its writers and readers first. Idempotent."""
         with self._lock:
             controller, self._controller = self._controller, None
             self._with_controller = False
@@ -214,7 +234,7 @@ class StreamHome:
         return f"StreamHome({self._backend!r})"
 
     def _wake(self) -> None:
-        """Tell the controller of this process that a writer was heard; the first one brings it into being."""
+        """Notify the controller of this process that a writer record changed; start it on the first call."""
         controller = self._controller
         if controller is None:
             with self._lock:
@@ -228,12 +248,12 @@ class StreamHome:
 
 
 def _servers_of(log: str, options: Mapping[str, str] | None) -> str:
-    """Return the brokers that the address of a log names, or refuse it."""
+    """Return the brokers of a `kafka://` URL, or refuse the URL."""
     if not log.startswith("kafka://"):
         raise InvalidOption(
             f"The log is {log!r}.",
-            rule="It is Kafka, as kafka://host:port, or the home itself.",
-            remedy="Leave it out to keep events in the home.",
+            rule="A log has the form kafka://host:port.",
+            remedy="Pass such a URL, or leave log out (and FLOODMARK_LOG unset) to keep events in the home.",
             option="log",
         )
     from floodmark.kafka import KafkaSettings
@@ -241,14 +261,14 @@ def _servers_of(log: str, options: Mapping[str, str] | None) -> str:
     return KafkaSettings.of(log, options).servers
 
 
-def _check_unused(place: object, **options: object) -> None:
-    """Refuse an option that would change nothing: who gave it expects something of it."""
+def _check_unused(address: object, **options: object) -> None:
+    """Refuse options that have no effect for this kind of home."""
     for name, value in options.items():
         if value is not None:
-            is_service = isinstance(place, str) and place.lower().startswith("http")
+            is_service = isinstance(address, str) and address.lower().startswith("http")
             raise InvalidOption(
                 f"{name} was given for a home {'behind a service' if is_service else 'that is not behind a service'}.",
-                rule="A clock and a log are for a home that is opened here, a token and a ca are for a service.",
-                remedy="Leave it out, or check the location.",
+                rule="clock, log and log_options apply to a home opened in this process, token and ca to a service.",
+                remedy=f"Leave {name} out, or check the location.",
                 option=name,
             )

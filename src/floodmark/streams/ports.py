@@ -1,6 +1,7 @@
-"""What streams, writers and readers need of a home, wherever it is: in this process, or behind a service.
+"""The ports of a home: the protocols through which streams, writers and readers use it, and the values they pass.
 
-The protocols of a backend and of a log, and the values that pass through them.
+`Backend` is implemented by `backend.LocalBackend` (a home opened in this process) and by `remote.backend` (a home
+behind a service). `StreamLog` is implemented by `local.log` (events in the home) and by `kafka.log`.
 """
 
 import enum
@@ -23,7 +24,7 @@ from floodmark.streams.marks.writer_record import MarkOutcome
 
 @dataclass(frozen=True, slots=True)
 class Author:
-    """Who writes: a writer, and which of those that were opened under its id."""
+    """One instance of a writer. Each time a writer is opened, its id gets the next instance number."""
 
     writer: str
     instance: int
@@ -31,7 +32,11 @@ class Author:
 
 @dataclass(frozen=True, slots=True)
 class OpenedWriter:
-    """A writer as it was opened. `watermarks` is what its times must be above to count, for each key."""
+    """The result of opening a writer.
+
+    `next_number` is how many events of this id the stream has. `watermarks` has the watermark of each key: only later
+    times advance it.
+    """
 
     author: Author
     next_number: int
@@ -40,7 +45,7 @@ class OpenedWriter:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Events of a segment that lie side by side: the first has the offset `first`, the next one is the next.
+    """Events of a segment with consecutive offsets, starting at `first`.
 
     `batch` is a pyarrow.RecordBatch with the columns of the stream's schema.
     """
@@ -51,67 +56,64 @@ class Chunk:
 
     @property
     def end(self) -> int:
-        """The offset behind the last event."""
+        """The offset after the last event."""
         return int(self.first + self.batch.num_rows)
 
     def slice(self, start: int, end: int) -> "Chunk":
-        """Return the events from one offset to before another."""
+        """Return the events from offset `start` to before `end`."""
         low, high = max(start, self.first), min(end, self.end)
         return Chunk(self.segment, low, self.batch.slice(low - self.first, max(high - low, 0)))
 
 
 class EventLog(Protocol):
-    """The events of streams, as writers and readers know them, wherever they are kept.
+    """The events of streams, as writers and readers use them.
 
-    Offsets count the events of a segment, or leave some numbers out. A log routes events by itself, since it alone
-    knows when a segment ends: events for a segment that is sealed go to those that took its place, in their order, and
-    never before all that it holds is settled.
+    Offsets increase by one for each event of a segment, but a log may skip some. The log routes events to segments
+    itself, because only it knows when a segment is sealed. Events for a sealed segment go to its successors, in order,
+    after all events of the sealed segment are committed or aborted.
     """
 
     def append(self, stream: StreamInfo, author: Author, first_number: int, events: Events) -> dict[int, int]:
-        """Keep events, each once, and return how far the segments they went to are filled by them.
+        """Append events exactly once, and return the new end of each segment that got some.
 
-        The writer numbers its events without gaps; what it sends a second time is there already. An author that is
-        not the newest instance of its writer is refused with `WriterSuperseded`.
+        The writer numbers its events without gaps, so that events sent again by a retry are not appended twice. An
+        author that is not the newest instance of its writer is refused with `WriterSuperseded` (fencing).
         """
 
     def ends(self, stream: StreamInfo) -> dict[int, int]:
-        """Return the end of each segment, sealed ones included; only what is committed counts."""
+        """Return the end of each segment, sealed ones included, counting committed events only."""
 
     def read(self, stream: StreamInfo, segment: int, start: int, end: int) -> Iterator[Chunk]:
-        """Return the events of a segment from one offset to before another, as far as they are there."""
+        """Return the events of a segment from offset `start` to before `end`, without waiting for new ones."""
 
     def scale(self, stream: StreamInfo, change: Callable[[Layout], Layout]) -> StreamInfo:
-        """Seal segments and open those that take their place."""
+        """Change the layout: seal segments and open their successors."""
 
     def seal(self, stream: StreamInfo) -> StreamInfo:
-        """Let the stream take no more events."""
+        """Seal the stream: it takes no more events."""
 
     def add(self, stream: StreamInfo, transaction: str, part: int, events: Events) -> None:
-        """Keep events apart until their transaction is committed. A part that comes twice is kept once."""
+        """Stage events until their transaction is committed. `part` numbers the calls, which makes them idempotent."""
 
 
 class StreamLog(EventLog, Protocol):
-    """The events of streams, as they are kept: what a log must do to hold them.
+    """The full interface of a log, including what the writer registry and the transaction keeper need of it."""
 
-    Transactions are ended by who keeps them, at the same place.
-    """
+    def writer_opened(self, stream: StreamInfo, opened: OpenedWriter) -> OpenedWriter:
+        """Called when a writer was opened. Return it with the `next_number` that the log really has."""
 
-    def opened(self, stream: StreamInfo, opened: OpenedWriter) -> OpenedWriter:
-        """Return a writer that was opened, with how many events of its id the log really has."""
-
-    def closed(self, stream: StreamInfo, author: Author) -> None:
-        """Hear that a writer comes to its end."""
+    def writer_closed(self, stream: StreamInfo, author: Author) -> None:
+        """Called when a writer was closed."""
 
     def commit(self, stream: StreamInfo, transaction: str) -> dict[int, int]:
-        """Put all events of a transaction into the stream, or none; return how far they fill the segments."""
+        """Append all staged events of a transaction atomically; return the new end of each segment that got some."""
 
     def abort(self, stream: StreamInfo, transaction: str) -> None:
-        """Forget the events of a transaction."""
+        """Discard the staged events of a transaction."""
 
 
 OutcomeOrError = MarkOutcome | FloodmarkError
-"""What became of a mark: an outcome, or why it was none."""
+"""The outcome of a mark, or the error that it failed with."""
 
 
 StreamKey = tuple[int, str]
@@ -120,7 +122,7 @@ RecordKey = tuple[int, str, str]
 
 @dataclass(frozen=True, slots=True)
 class MarkRequest:
-    """A mark that a writer wants to make in a stream, for a key."""
+    """A request of a writer to note a mark for a stream and key."""
 
     stream: StreamInfo
     author: Author
@@ -129,13 +131,13 @@ class MarkRequest:
     position: Position
 
     @property
-    def target(self) -> StreamKey:
-        """The stream and key it is for."""
+    def stream_key(self) -> StreamKey:
+        """The stream and key of the mark."""
         return self.stream.id, self.key
 
     @property
-    def place(self) -> RecordKey:
-        """Where the record of its writer is."""
+    def record_key(self) -> RecordKey:
+        """The key of the writer record: stream, time key and writer."""
         return self.stream.id, self.key, self.author.writer
 
 
@@ -144,7 +146,7 @@ REASON_OPENED_AGAIN: Final = "its writer was opened again"
 
 
 class TransactionState(enum.Enum):
-    """Where a transaction is: open, on the way to one of two ends, or at that end."""
+    """The state of a transaction."""
 
     OPEN = "open"
     COMMITTING = "committing"
@@ -155,7 +157,7 @@ class TransactionState(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """What a commit came to: how far its events fill the segments, and what became of its mark, if it had a time."""
+    """The result of a commit: the end of its events in each segment, and the outcome of its mark, if it had a time."""
 
     position: Position
     outcome: MarkOutcome | None
@@ -167,149 +169,149 @@ def new_transaction_id() -> str:
 
 
 class StreamCatalog(Protocol):
-    """The streams of a home; see `Catalog`."""
+    """The streams of a home."""
 
     def create(self, name: str, settings: StreamSettings, segments: int = 1) -> StreamInfo:
-        """Make a stream under a name that no other has."""
+        """Create a stream, or raise `StreamExists`."""
 
     def find(self, name: str) -> StreamInfo:
-        """Return the stream of a name, or refuse a name that none has."""
+        """Return the stream with a name, or raise `UnknownStream`."""
 
     def all(self) -> list[StreamInfo]:
-        """Return all streams, by their names."""
+        """Return all streams, sorted by name."""
 
     def refresh(self, stream: StreamInfo) -> StreamInfo:
-        """Return what the stream is now."""
+        """Return the current definition of the stream, or raise `StreamDeleted`."""
 
     def newest_known(self, stream: StreamInfo) -> StreamInfo:
-        """Return the newest that this process has seen of the stream; others may have changed it since."""
+        """Return the newest definition in this process's cache; another process may have changed it since."""
 
     def alter(self, stream: StreamInfo, changes: Mapping[str, Any]) -> StreamInfo:
         """Change settings."""
 
     def delete(self, stream: StreamInfo) -> None:
-        """Forget the stream, its events and its marks."""
+        """Delete the stream with its events and marks."""
 
 
 class WriterRegistry(Protocol):
-    """The writers of streams; see `Registry`."""
+    """The writers of streams, and their marks."""
 
     def open(self, stream: StreamInfo, writer: str | None, keys: Iterable[str]) -> OpenedWriter:
-        """Open a writer, new or known."""
+        """Open a writer as a new instance, which fences earlier instances. Without an id the writer is anonymous."""
 
     def note(self, stream: StreamInfo, author: Author, key: str, time: int, position: Position) -> MarkOutcome:
-        """Take a mark, or say why not."""
+        """Record a mark, and return whether it was accepted. Idempotent."""
 
     def idle(self, stream: StreamInfo, author: Author, position: Position) -> None:
-        """Take a writer's word that nothing comes for now."""
+        """Record that a writer is idle, so that the watermark does not wait for it."""
 
     def close(self, stream: StreamInfo, author: Author, position: Position) -> None:
-        """Take a writer's word that nothing comes any more."""
+        """Record that a writer was closed, so that the watermark does not wait for it."""
 
 
 class TransactionKeeper(Protocol):
-    """The transactions of streams; see `Transactions`."""
+    """The transactions of streams."""
 
     def begin(self, stream: StreamInfo, author: Author, timeout: int | None = None) -> str:
-        """Begin a transaction, and return its id."""
+        """Begin a transaction, and return its id. `timeout` is in microseconds; None for that of the stream."""
 
     def state(self, stream: StreamInfo, transaction: str) -> TransactionState:
-        """Return where a transaction is."""
+        """Return the state of a transaction."""
 
     def request(self, stream: StreamInfo, transaction: str, key: str | None, time: int | None) -> None:
-        """Ask for a commit."""
+        """Request the commit of a transaction. From then on it will be committed, even if its writer dies."""
 
     def finish(self, stream: StreamInfo, transaction: str) -> CommitResult:
-        """Commit a transaction for which that was asked."""
+        """Carry out a requested commit, and return its result. Idempotent."""
 
     def abort(self, stream: StreamInfo, transaction: str) -> None:
-        """Give a transaction up."""
+        """Abort a transaction."""
 
 
 class MarksPages(MarksIndex, Protocol):
-    """The marks log of a stream and key; see `MarksTable`."""
+    """The marks log of a stream and key, with lookups and paging."""
 
     def page(self, after: int, most: int) -> list[MarkEntry]:
-        """Return entries in their order, from behind a number on."""
+        """Return at most `most` entries in order, starting after the number `after`."""
 
 
 class GroupKeeper(Protocol):
-    """The reader groups of a home; see `GroupStore`. To ask again after an answer was lost does no harm."""
+    """The reader groups of a home. All methods are idempotent, so that a lost answer can be retried."""
 
     def create(self, group: NewGroup) -> GroupState:
-        """Make a group under a name that no other has."""
+        """Create a group, or raise `GroupExists`."""
 
     def find(self, name: str) -> GroupState:
-        """Return the group of a name, or refuse a name that none has."""
+        """Return the group with a name, or raise `UnknownGroup`."""
 
     def all(self) -> list[GroupState]:
-        """Return all groups, by their names."""
+        """Return all groups, sorted by name."""
 
     def delete(self, group: GroupRef) -> None:
-        """Forget a group."""
+        """Delete a group."""
 
     def join(self, group: GroupRef, reader: str, instance: str, ttl: int) -> GroupState:
-        """Take a reader in, which may be silent for so many microseconds."""
+        """Add a reader, which is expelled after `ttl` microseconds without a report."""
 
     def sync(self, group: GroupRef, report: Report) -> GroupState:
-        """Take what a reader says of itself, and return where the group is then."""
+        """Apply the report of a reader, and return the state after it."""
 
     def leave(self, group: GroupRef, report: Report) -> None:
-        """Take the last word of a reader; its segments are free from then on."""
+        """Apply the last report of a reader, and free its segments."""
 
     def expel(self, group: GroupRef, reader: str, instance: str) -> GroupState:
-        """Send a reader away that is known to be dead."""
+        """Remove a reader that is known to be dead."""
 
-    def tend(self, group: GroupRef) -> GroupState:
-        """Settle what time alone changes, such as readers that have fallen silent, and return the state."""
+    def refresh(self, group: GroupRef) -> GroupState:
+        """Apply what is due by time, such as expelling readers past their ttl, and return the state."""
 
     def start_checkpoint(self, group: GroupRef, checkpoint: str, name: str, timeout: int) -> GroupState:
-        """Begin a checkpoint, by its id, which is given up after so many microseconds."""
+        """Start a checkpoint with this id. It is abandoned after `timeout` microseconds."""
 
     def cancel_checkpoint(self, group: GroupRef, checkpoint: str) -> GroupState:
-        """Give a checkpoint up that is not complete."""
+        """Abandon a pending checkpoint."""
 
     def reset(self, group: GroupRef, reset_id: str, streams: tuple[StreamBounds, ...]) -> GroupState:
-        """Set all streams of a group to other places, under an id of this reset, and send its readers away."""
+        """Set the group to other positions and remove its readers. `reset_id` makes a retry idempotent."""
 
 
 class Backend(Protocol):
-    """A home, as streams, writers and readers know it."""
+    """A home, as streams, writers and readers use it."""
 
     @property
     def catalog(self) -> StreamCatalog:
-        """The streams."""
+        """The streams of the home."""
 
     @property
     def log(self) -> EventLog:
-        """Their events."""
+        """The events of the streams."""
 
     @property
     def registry(self) -> WriterRegistry:
-        """Their writers."""
+        """The writers of the streams."""
 
     @property
     def transactions(self) -> TransactionKeeper:
-        """Their transactions."""
+        """The transactions of the streams."""
 
     @property
     def groups(self) -> GroupKeeper:
-        """Its reader groups."""
+        """The reader groups of the home."""
 
-    def news(self, wanted: Subscription, seconds: float) -> News:
-        """Return as soon as something is newer than what is known, or when the time is over."""
+    def news(self, subscription: Subscription, seconds: float) -> News:
+        """Wait up to `seconds` for something newer than the subscription, and return the current versions."""
 
     def marks(self, stream: StreamInfo, key: str) -> MarksPages:
         """Return the marks log of a stream and key."""
 
     def explain(self, stream: StreamInfo, key: str) -> WatermarkExplanation:
-        """Return why the watermark of a stream and key stands where it stands."""
+        """Return why the watermark of a stream and key is where it is."""
 
     def now(self) -> int:
-        """Return the time in microseconds since the epoch, by the one clock that all who use the home share."""
+        """Return the time in microseconds since the epoch, by the clock of the store, which all processes share."""
 
     def wake(self) -> None:
-        """Tell a controller in this process, if there is one, that a writer was heard."""
+        """Notify the controller of this process, if there is one, that a writer record changed."""
 
     def close(self) -> None:
-        """Let go of the home; to say so twice is no error."""
+        """Close the connections to the home. Idempotent."""

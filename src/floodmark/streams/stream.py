@@ -1,4 +1,4 @@
-"""A stream: what it is, how it is written and scaled, where times lie in it, and why its watermark stands."""
+"""A stream as programs use it: writers, scaling, reading segments, lookups by time, and its watermark."""
 
 import time as clock
 from collections.abc import Iterator, Sequence
@@ -11,17 +11,19 @@ from floodmark.streams.definition import StreamInfo, StreamSettings, check_write
 from floodmark.streams.events import schema_of
 from floodmark.streams.layout.layout import KeyRange, Layout
 from floodmark.streams.layout.positions import Position
-from floodmark.streams.marks.log import Found, MarkEntry, cut_at, ending_at, starting_at, time_at
+from floodmark.streams.marks.log import MarkEntry, MarksLookup, cut_at, ending_at, starting_at, time_at
 from floodmark.streams.marks.watermark import WatermarkExplanation
 from floodmark.streams.ports import Backend, Chunk, MarksPages
 from floodmark.streams.writers.writer import TransactionalWriter, Writer
 
 _POLL_SECONDS = 0.005
-_MOST_ENTRIES = 1_000
+_DEFAULT_MAX_ENTRIES = 1_000
 
 
 class Stream:
-    """A stream of a home; get one from `StreamHome.create_stream` or `StreamHome.stream`.
+    """A stream: ordered segments of events that divide a key space, with a log of watermarks.
+
+    Get one from `StreamHome.create_stream` or `StreamHome.stream`.
 
     >>> with connect() as home:
     ...     stream = home.create_stream("shop/orders", schema="id BIGINT, at TIMESTAMP", time_columns="at")
@@ -39,32 +41,32 @@ class Stream:
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The name of the stream."""
         return self._info.name
 
     @property
     def info(self) -> StreamInfo:
-        """What it is now."""
+        """The current definition of the stream."""
         self._info = self._backend.catalog.refresh(self._info)
         return self._info
 
     @property
     def settings(self) -> StreamSettings:
-        """Its settings now."""
+        """The current settings."""
         return self.info.settings
 
     @property
     def layout(self) -> Layout:
-        """Its segments now, and those it ever had."""
+        """The current layout: all segments, open and sealed."""
         return self.info.layout
 
     @property
     def schema(self) -> Any:
-        """The Arrow schema of the batches that `read` gives; without a schema: key and payload, as bytes."""
+        """The Arrow schema of the batches that `read` returns; key and payload as bytes without a schema."""
         return schema_of(self._info)
 
     def alter(self, **changes: Any) -> None:
-        """Change settings: see `StreamHome.create_stream`. The schema stays as it is.
+        """Change settings; see `StreamHome.create_stream`. The schema cannot be changed.
 
         >>> with connect() as home:
         ...     stream = home.create_stream("shop/orders")
@@ -75,29 +77,46 @@ class Stream:
         self._info = self._backend.catalog.alter(self._info, changes)
 
     def scale(self, seal: Sequence[int], ranges: Sequence[KeyRange]) -> None:
-        """Seal segments and put others in their place, which have exactly their keys. Writers go on by themselves."""
+        """Seal segments and replace them with new ones that cover exactly the same keys.
+
+        Open writers and readers continue without changes.
+
+        Args:
+            seal: The ids of the segments to replace.
+            ranges: The key ranges of the new segments, for example [(0, 0.5), (0.5, 1)].
+        """
         self._info = self._backend.log.scale(self._info, lambda layout: layout.replace(seal, ranges))
 
     def split(self, segment: int, parts: int = 2) -> None:
-        """Seal a segment and put equally wide ones in its place."""
+        """Seal a segment and replace it with `parts` equally wide ones."""
         self._info = self._backend.log.scale(self._info, lambda layout: layout.split(segment, parts))
 
     def merge(self, segments: Sequence[int]) -> None:
-        """Seal segments that lie side by side and put one in their place."""
+        """Seal adjacent segments and replace them with one."""
         self._info = self._backend.log.scale(self._info, lambda layout: layout.merge(segments))
 
     def seal(self) -> None:
-        """Let it take no more events, ever."""
+        """Seal the stream: it takes no more events. This cannot be undone."""
         self._info = self._backend.log.seal(self._info)
 
     def delete(self) -> None:
-        """Forget it, with its events and marks."""
+        """Delete the stream with its events and marks."""
         self._backend.catalog.delete(self._info)
 
     def writer(self, id: str | None = None, *, automatic: bool | Duration = False) -> Writer:  # noqa: A002
-        """Open a writer. With an id it may note time, and goes on where an earlier one of that id was.
+        """Open a writer.
 
-        An `automatic` one notes the wall clock by itself, every 5 seconds unless it is given an interval.
+        >>> with connect() as home:
+        ...     stream = home.create_stream("shop/tills")
+        ...     with stream.writer("till-3") as writer:
+        ...         writer.write({"paid": 7})
+        ...     stream.tail()
+        {0: 1}
+
+        Args:
+            id: Identifies the writer across restarts. Needed to note time. A new writer with the same id continues
+                where the earlier one stopped, and fences it. Without an id the writer is anonymous.
+            automatic: Note the wall clock time in the background: True for every 5 seconds, or an interval.
         """
         writer = None if id is None else check_writer_id(id)
         interval = None
@@ -109,12 +128,15 @@ class Stream:
         opened = self._backend.registry.open(info, writer, info.settings.keys)
         if writer is not None:
             self._backend.wake()
-        # Where an earlier one has left its events is not known here, and its next mark must cover them too.
+        # The next mark must also cover the events of earlier instances, whose positions are not known: use the tail.
         position = self.tail() if opened.next_number else {}
         return Writer(self._backend, info, opened, position, interval)
 
     def transactional_writer(self, id: str) -> TransactionalWriter:  # noqa: A002
-        """Open a writer whose events come in transactions. Those an earlier one of that id left open are aborted."""
+        """Open a transactional writer.
+
+        Transactions that an earlier writer with the same id left open are aborted; see `TransactionalWriter`.
+        """
         info = self.info
         opened = self._backend.registry.open(info, check_writer_id(id), info.settings.keys)
         self._backend.wake()
@@ -125,7 +147,7 @@ class Stream:
         return {segment.id: 0 for segment in self.layout.segments_of(0)}
 
     def tail(self) -> Position:
-        """Return the cut behind the last event that is there now."""
+        """Return the cut after the last event that is committed now."""
         info = self.info
         ends = self._backend.log.ends(info)
         return {segment.id: ends[segment.id] for segment in info.layout.current}
@@ -139,7 +161,7 @@ class Stream:
     ) -> Iterator[Chunk]:
         """Return the events of a segment from offset `start` to before `end`, as Arrow batches with their offsets.
 
-        Without an end it goes to where the segment ends now; events that are not there yet are not waited for.
+        Without `end` it reads to the current end of the segment. It does not wait for new events.
 
         >>> with connect() as home:
         ...     stream = home.create_stream("shop/orders", schema="id BIGINT")
@@ -148,72 +170,72 @@ class Stream:
         ...     [(chunk.first, chunk.batch["id"].to_pylist()) for chunk in stream.read(0, 3, max_rows=2)]
         [(3, [3, 4])]
         """
-        known = self._backend.catalog.newest_known(self._info)
-        if isinstance(segment, int) and segment >= len(known.layout.segments):
-            known = self.info
-        known.layout.segment(segment)
-        stop = self._backend.log.ends(known)[segment] if end is None else check_int64(end, "end")
+        info = self._backend.catalog.newest_known(self._info)
+        if isinstance(segment, int) and segment >= len(info.layout.segments):
+            info = self.info
+        info.layout.segment(segment)
+        stop = self._backend.log.ends(info)[segment] if end is None else check_int64(end, "end")
         start = check_int64(start, "start")
         if max_rows is not None:
             stop = min(stop, start + check_int64(max_rows, "max_rows"))
         if not start >= 0 or (end is not None and end < start) or (max_rows is not None and max_rows < 0):
             raise OffsetOutOfRange(
-                f"Events of segment {segment} were to be read from {start} to {stop}.",
-                rule="A segment is read from 0 or a later offset on, forward.",
+                f"read() of segment {segment} was called for the offsets {start} to {stop}.",
+                rule="The start is at least 0, and the end is not before the start.",
                 remedy="Take offsets from head(), tail(), a cut, or a chunk that was read.",
                 segment=segment,
                 start=start,
                 end=end,
             )
-        return self._backend.log.read(known, segment, start, stop)
+        return self._backend.log.read(info, segment, start, stop)
 
-    def marks(self, key: str | None = None, *, after: int = 0, most: int = _MOST_ENTRIES) -> list[MarkEntry]:
-        """Return the entries of the marks log in their order, from behind the number `after` on."""
+    def marks(self, key: str | None = None, *, after: int = 0, most: int = _DEFAULT_MAX_ENTRIES) -> list[MarkEntry]:
+        """Return at most `most` entries of the marks log in order, starting after the number `after`."""
         return self.marks_index(key).page(check_int64(after, "after"), check_int64(most, "most"))
 
     def marks_index(self, key: str | None = None) -> MarksPages:
-        """Return the marks log as what `cut_at`, `WindowReader` and their like look things up in."""
+        """Return the marks log of a time key, for lookups such as `floodmark.streams.marks.log.cut_at`."""
         info = self.info
         return self._backend.marks(info, info.settings.key(key))
 
-    def cut_at(self, time: Time, key: str | None = None) -> Found:
-        """Return the place of a time: the newest watermark whose `lower` is not above it."""
+    def cut_at(self, time: Time, key: str | None = None) -> MarksLookup:
+        """Return the cut of a time: that of the newest watermark with `lower` <= `time`."""
         return cut_at(self.marks_index(key), self._time(time))
 
-    def starting_at(self, time: Time, key: str | None = None) -> Found:
-        """Return where to begin reading so as to miss no event from a time on."""
+    def starting_at(self, time: Time, key: str | None = None) -> MarksLookup:
+        """Return where to start reading so that no event from `time` on is missed."""
         return starting_at(self.marks_index(key), self._time(time))
 
-    def ending_at(self, time: Time, key: str | None = None) -> Found:
-        """Return where to end reading so as to have all events below a time."""
+    def ending_at(self, time: Time, key: str | None = None) -> MarksLookup:
+        """Return where to stop reading so that all events below `time` were read."""
         return ending_at(self.marks_index(key), self._time(time))
 
-    def time_at(self, cut: Position, key: str | None = None) -> Found:
-        """Return how far time has come at a cut: the newest entry that it has passed."""
+    def time_at(self, cut: Position, key: str | None = None) -> MarksLookup:
+        """Return the event time at a cut: the newest entry of the marks log that the cut has passed."""
         index = self.marks_index(key)
         return time_at(index, cut, self._info.layout)
 
     def await_mark(self, time: Time, key: str | None = None, timeout: Duration = "10 seconds") -> MarkEntry:
-        """Wait until the watermark has come to a time, and return the first entry that says so."""
+        """Wait until the watermark has reached a time, and return the first entry that has."""
         index = self.marks_index(key)
-        wanted = self._time(time)
-        give_up = clock.monotonic() + duration_micros(timeout, "timeout") / 1e6
+        target_time = self._time(time)
+        deadline = clock.monotonic() + duration_micros(timeout, "timeout") / 1e6
         while True:
-            found = index.oldest_with_lower_at_least(wanted)
-            if found is not None:
-                return found
-            if clock.monotonic() > give_up:
+            entry = index.oldest_with_lower_at_least(target_time)
+            if entry is not None:
+                return entry
+            if clock.monotonic() > deadline:
                 raise StateError(
-                    f"The watermark of {self.name!r} has not come to {wanted}: {self.why(key)}.",
-                    rule="It comes when every writer that is waited for has noted a later time.",
-                    remedy="See who holds it, or wait longer.",
+                    f"The watermark of {self.name!r} has not reached {target_time}: {self.why(key)}.",
+                    rule="The watermark advances when every writer that it waits for has noted a later time.",
+                    remedy="Let the writers that hold it note time, call mark_idle() or close(); or raise the timeout.",
                     stream=self.name,
-                    time=wanted,
+                    time=target_time,
                 )
             clock.sleep(_POLL_SECONDS)
 
     def why(self, key: str | None = None) -> WatermarkExplanation:
-        """Return why the watermark stands where it stands: who holds it, until when, and who is not waited for."""
+        """Return why the watermark is where it is: which writers hold it and until when, and which it ignores."""
         info = self.info
         return self._backend.explain(info, info.settings.key(key))
 

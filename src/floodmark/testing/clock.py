@@ -1,8 +1,8 @@
-"""A clock that moves when it is told to."""
+"""A clock that a test sets."""
 
 
 class ManualClock:
-    """Stands still until it is advanced, so that a test says what time it is.
+    """A clock that stands still until the test advances it.
 
     >>> clock = ManualClock()
     >>> clock.advance(60)
@@ -14,7 +14,7 @@ class ManualClock:
     __slots__ = ("_now",)
 
     def __init__(self, start: int = 0) -> None:
-        """Start at `start`."""
+        """Set the clock to `start`."""
         self._now = start
 
     def now(self) -> int:
@@ -22,6 +22,6 @@ class ManualClock:
         return self._now
 
     def advance(self, by: int) -> int:
-        """Move on (or, with a negative number, back) and return the new time."""
+        """Advance the clock (with a negative number, set it back) and return the new time."""
         self._now += by
         return self._now

@@ -1,4 +1,4 @@
-"""A real Kafka broker for tests, private to the program that starts it; its jars are fetched once a user."""
+"""A real Kafka broker for tests, private to the program that starts it; its jars are downloaded once per user."""
 
 import base64
 import fcntl
@@ -30,7 +30,7 @@ _SETTINGS: Final = {
     "inter.broker.listener.name": "CLIENT",
     "auto.create.topics.enable": "false",
     "group.initial.rebalance.delay.ms": "0",
-    # One broker keeps one copy of everything.
+    # There is only one broker.
     "offsets.topic.replication.factor": "1",
     "offsets.topic.num.partitions": "4",
     "transaction.state.log.replication.factor": "1",
@@ -38,14 +38,14 @@ _SETTINGS: Final = {
     "transaction.state.log.num.partitions": "4",
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
-    # So that a test of a transaction that takes too long is over soon.
+    # Abort timed-out transactions soon, for tests of them.
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
-    # A topic that is deleted goes at once.
+    # Delete topics at once.
     "log.segment.delete.delay.ms": "100",
     "log.cleaner.dedupe.buffer.size": "2097152",
 }
-# It waits until the one that was killed counts as gone, by default nine seconds.
-_AFTER_A_KILL: Final = (
+# After a kill the broker waits until its former session has expired, by default nine seconds.
+_SETTINGS_AFTER_KILL: Final = (
     "--override=broker.session.timeout.ms=2000",
     "--override=broker.heartbeat.interval.ms=500",
 )
@@ -58,7 +58,7 @@ appender.file.fileName = {log}
 appender.file.layout.type = PatternLayout
 appender.file.layout.pattern = %d %p %c %m%n
 """
-# Its input ends when this program stops the broker, and also when this program is killed. Then the broker must stop.
+# The standard input of this shell ends when the program stops the broker or is killed; then it kills the broker.
 _UNTIL_INPUT_ENDS: Final = """
 exec 3<&0
 "$@" </dev/null 3<&- &
@@ -72,51 +72,51 @@ kill $reader
 
 
 class KafkaBroker(LocalServer):
-    """A Kafka broker on loopback, in a directory for temporary files, which is gone when it stops.
+    """A Kafka broker on loopback, with its data in a temporary directory, which is removed when it stops.
 
-    Its files are fetched from Maven Central the first time, about 70 MB, and kept in the user's cache directory; it
-    needs Java 17. It starts in about four seconds. If the program dies, it stops by itself.
+    It needs Java 17. The first time, its jars (about 70 MB) are downloaded from Maven Central to the user's cache
+    directory. It starts in about four seconds. If the program dies, the broker stops by itself.
 
         with KafkaBroker() as broker:
             home = floodmark.connect(log=broker.url)
 
-    `kill` and `start` again show what a crash of the broker does: what it has acknowledged is there afterwards.
-    `settings` are lines of its server.properties. With `users`, {name: password}, it lets in nobody else (SASL, PLAIN),
-    and only the first of them may do anything; the others may do what its ACLs allow.
+    To test a crash of the broker, call `kill` and then `start`: acknowledged records are kept. `settings` are lines of
+    its server.properties. With `users`, {name: password}, it requires SASL PLAIN authentication; the first user is a
+    superuser, and the others have the permissions in the broker's ACLs.
     """
 
     __slots__ = ("_controller_port", "_port", "_settings")
 
     def __init__(self, settings: Mapping[str, str] | None = None, *, users: Mapping[str, str] | None = None) -> None:
-        """Prepare one that is started by `start`, or by `with`."""
+        """Prepare a broker; `start` or `with` starts it."""
         super().__init__()
         self._settings = {**_sasl_settings(users or {}), **(settings or {})}
         self._port = self._controller_port = 0
 
     @property
     def servers(self) -> str:
-        """Where it listens, as Kafka's clients want it: host and port."""
+        """Its host and port, as in `bootstrap.servers`."""
         if self._directory is None:
             raise ServerNotStarted(
-                "The Kafka broker does not run.",
+                "The Kafka broker is not running.",
                 rule="It has an address between start and stop.",
-                remedy="Call start, or use it in a with statement.",
+                remedy="Call start(), or use the broker in a with statement.",
             )
         return f"127.0.0.1:{self._port}"
 
     @property
     def url(self) -> str:
-        """Where it listens, as `floodmark.connect` wants it."""
+        """Its URL, for `floodmark.connect`."""
         return f"kafka://{self.servers}"
 
     @property
     def pid(self) -> int:
-        """The process of the broker itself."""
+        """The process id of the broker."""
         assert self._directory is not None
         return int((self._directory / "pid").read_text())
 
     def start(self) -> None:
-        """Start it, and return when it listens; one that was killed goes on with what it had."""
+        """Start it and return when it listens. A killed broker continues with its data."""
         if self._process is not None:
             return
         jars = broker_jars()
@@ -131,7 +131,7 @@ class KafkaBroker(LocalServer):
             raise
 
     def kill(self) -> None:
-        """Kill it as a crash would: it has no time to write anything."""
+        """Kill it with SIGKILL, as in a crash."""
         if self._process is not None:
             os.kill(self.pid, signal.SIGKILL)
             self._process.wait(_STOP_SECONDS)
@@ -164,22 +164,23 @@ class KafkaBroker(LocalServer):
     def _run(self, jars: Path) -> None:
         assert self._directory is not None
         was_killed = (self._directory / "pid").exists()
-        settings = _AFTER_A_KILL if was_killed else ()
+        settings = _SETTINGS_AFTER_KILL if was_killed else ()
         command = self._java(jars, "kafka.Kafka", str(self._directory / "server.properties"), *settings)
-        with (self._directory / "said").open("ab") as said:
+        output = self._directory / "output"
+        with output.open("ab") as stream:
             self._process = subprocess.Popen(
                 ["sh", "-c", _UNTIL_INPUT_ENDS, str(self._directory / "pid"), *command],
                 stdin=subprocess.PIPE,
-                stdout=said,
-                stderr=said,
+                stdout=stream,
+                stderr=stream,
                 cwd=self._directory,
-                start_new_session=True,  # an interrupt at the keyboard is for the tests, which then stop it
+                start_new_session=True,  # Ctrl-C goes to the tests only, which then stop the broker
             )
-        give_up = monotonic() + _START_SECONDS
+        deadline = monotonic() + _START_SECONDS
         while not self._listens():
-            if self._process.poll() is not None or monotonic() > give_up:
-                said_last = (self._directory / "said").read_text(errors="replace").strip()[-2_000:]
-                raise _not_started(said_last or "it does not listen")
+            if self._process.poll() is not None or monotonic() > deadline:
+                reason = output.read_text(errors="replace").strip()[-2_000:]
+                raise _not_started(reason or "it does not listen")
             sleep(0.05)
 
     def _java(self, jars: Path, *arguments: str) -> list[str]:
@@ -194,18 +195,18 @@ class KafkaBroker(LocalServer):
 
 
 def _sasl_settings(users: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings of a broker that asks for a password, and looks at what each user may do."""
+    """Return the settings of a broker that authenticates its clients and checks the permissions of each user."""
     if not users:
         return {}
     first = next(iter(users))
-    known = " ".join(f'user_{name}="{password}"' for name, password in users.items())
+    passwords = " ".join(f'user_{name}="{password}"' for name, password in users.items())
     login = f'username="{first}" password="{users[first]}"'
     return {
         "listener.security.protocol.map": "CLIENT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
         "sasl.enabled.mechanisms": "PLAIN",
         "sasl.mechanism.inter.broker.protocol": "PLAIN",
         "listener.name.client.plain.sasl.jaas.config": (
-            f"org.apache.kafka.common.security.plain.PlainLoginModule required {login} {known};"
+            f"org.apache.kafka.common.security.plain.PlainLoginModule required {login} {passwords};"
         ),
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": f"User:{first};User:ANONYMOUS",
@@ -215,16 +216,16 @@ def _sasl_settings(users: Mapping[str, str]) -> dict[str, str]:
 def _not_started(reason: str) -> ServerNotStarted:
     return ServerNotStarted(
         f"The Kafka broker did not start: {reason}.",
-        rule="It needs Java 17, a directory for temporary files, two free ports, and some memory.",
-        remedy="See what it says; TMPDIR names another directory.",
+        rule="It needs Java 17, a writable temporary directory, two free ports, and some memory.",
+        remedy="Correct what the message names; set TMPDIR to use another temporary directory.",
         reason=reason,
     )
 
 
 KAFKA_VERSION: Final = "4.1.2"
-"""The Kafka that is started."""
+"""The version of the broker."""
 
-_FETCH_SECONDS: Final = 600
+_DOWNLOAD_SECONDS: Final = 600
 _IVY_MODULE: Final = """<ivy-module version="2.0">
   <info organisation="floodmark" module="{name}"/>
   <configurations><conf name="default"/></configurations>
@@ -240,80 +241,69 @@ _BROKER_ARTIFACTS: Final = (
 )
 
 Artifact = tuple[str, str, str]
-"""The group, name and version of something that Maven Central has."""
+"""The group, name and version of an artifact in Maven Central."""
 
 
 def broker_jars() -> Path:
-    """Return the directory with the jars of a broker, and of Kafka's own programs; the first time they are fetched."""
+    """Return the directory with the jars of the broker and of Kafka's tools; download them the first time."""
     return fetch_jars(f"kafka-{KAFKA_VERSION}-with-tools", _BROKER_ARTIFACTS)
 
 
 def fetch_jars(name: str, artifacts: tuple[Artifact, ...], *, with_dependencies: bool = True) -> Path:
-    """Return the directory of this name with the jars of these artifacts; where it is not there yet, fetch them.
-
-    Ivy does that, which PySpark brings along.
-    """
-    place = _cache_directory() / name
-    with _locked(place.with_name(f"{name}.lock")):
-        if not place.is_dir():
-            _fetch(place, name, artifacts, with_dependencies)
-    return place
+    """Return the cache directory `name` with the jars of artifacts; if it does not exist, download them with Ivy."""
+    directory = _cache_directory() / name
+    with _locked(directory.with_name(f"{name}.lock")):
+        if not directory.is_dir():
+            _download(directory, name, artifacts, with_dependencies)
+    return directory
 
 
 def find_java() -> str:
-    """Return the program that runs Java."""
+    """Return the path of the program `java`."""
     home = os.environ.get("JAVA_HOME")
-    # What is set to nothing is not set.
-    found = shutil.which("java", path=str(Path(home) / "bin") if home else None)
-    if found is None:
+    # An empty JAVA_HOME counts as not set.
+    java = shutil.which("java", path=str(Path(home) / "bin") if home else None)
+    if java is None:
         raise ServerNotStarted(
             "There is no Java to start a Kafka broker with.",
             rule="A broker needs Java 17 or newer: JAVA_HOME, or `java` on the path.",
-            remedy="Install it, such as the package openjdk-17-jre-headless.",
+            remedy="Install Java, such as the package openjdk-17-jre-headless, or set JAVA_HOME to its directory.",
         )
-    return found
+    return java
 
 
-def _fetch(place: Path, name: str, artifacts: tuple[Artifact, ...], with_dependencies: bool) -> None:
-    """Fetch into a directory beside the place, so that what has the right name is whole."""
+def _download(directory: Path, name: str, artifacts: tuple[Artifact, ...], with_dependencies: bool) -> None:
+    """Download into a temporary directory and rename it, so that `directory` is always complete."""
     line = '    <dependency org="{}" name="{}" rev="{}" transitive="{}"/>'
     lines = [line.format(*artifact, str(with_dependencies).lower()) for artifact in artifacts]
-    with tempfile.TemporaryDirectory(dir=place.parent) as beside:
-        wanted, jars = Path(beside, "ivy.xml"), Path(beside, "jars")
-        wanted.write_text(_IVY_MODULE.format(name=name, dependencies="\n".join(lines)))
+    with tempfile.TemporaryDirectory(dir=directory.parent) as temporary:
+        module, jars = Path(temporary, "ivy.xml"), Path(temporary, "jars")
+        module.write_text(_IVY_MODULE.format(name=name, dependencies="\n".join(lines)))
         jars.mkdir()
-        command = [
-            find_java(),
-            "-jar",
-            str(_find_ivy()),
-            "-ivy",
-            str(wanted),
-            "-cache",
-            str(place.parent / "ivy"),
-            "-warn",
-        ]
+        command = [find_java(), "-jar", str(_find_ivy()), "-ivy", str(module)]
+        command += ["-cache", str(directory.parent / "ivy"), "-warn"]
         command += ["-retrieve", f"{jars}/[artifact]-[revision].[ext]"]
         try:
             done = subprocess.run(
-                command, capture_output=True, text=True, timeout=_FETCH_SECONDS, check=False, cwd=beside
+                command, capture_output=True, text=True, timeout=_DOWNLOAD_SECONDS, check=False, cwd=temporary
             )
         except subprocess.TimeoutExpired as error:
-            raise _not_fetched(name, f"nothing came within {_FETCH_SECONDS} seconds") from error
+            raise _download_failed(name, f"timeout after {_DOWNLOAD_SECONDS} seconds") from error
         if done.returncode or not any(jars.iterdir()):
             lines = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
-            raise _not_fetched(name, " ".join(lines[-3:]) or "nothing came")
-        jars.rename(place)
+            raise _download_failed(name, " ".join(lines[-3:]) or "Ivy returned no files")
+        jars.rename(directory)
 
 
 def _find_ivy() -> Path:
     package = find_spec("pyspark")
-    places = [] if package is None else [Path(place) for place in package.submodule_search_locations or ()]
-    for jar in (jar for place in places for jar in place.glob("jars/ivy-*.jar")):
+    directories = [] if package is None else [Path(path) for path in package.submodule_search_locations or ()]
+    for jar in (jar for directory in directories for jar in directory.glob("jars/ivy-*.jar")):
         return jar
     raise MissingPackage(
-        "There is nothing to fetch a Kafka broker with: PySpark is not installed, or came without its jars.",
-        rule="Ivy fetches it, which PySpark brings along.",
-        remedy="Install pyspark from its wheel.",
+        "PySpark is not installed, or has no jars, so the Kafka broker cannot be downloaded.",
+        rule="The broker is downloaded with Ivy, which is among the jars of PySpark.",
+        remedy="Install PySpark: pip install pyspark.",
         package="pyspark",
     )
 
@@ -323,23 +313,23 @@ def _cache_directory() -> Path:
         base = Path.home() / "Library" / "Caches"
     else:
         base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    place = base / "floodmark"
-    place.mkdir(parents=True, exist_ok=True)
-    return place
+    directory = base / "floodmark"
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
 
 
 @contextmanager
 def _locked(file: Path) -> Iterator[None]:
-    """Let one program at a time fetch."""
+    """Hold a lock on a file, so that only one program at a time downloads."""
     with file.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
-def _not_fetched(name: str, reason: str) -> ServerNotStarted:
+def _download_failed(name: str, reason: str) -> ServerNotStarted:
     return ServerNotStarted(
-        f"The files of {name} could not be fetched: {reason}.",
-        rule="They come from Maven Central the first time, and are kept in the user's cache directory.",
-        remedy="Check the network, and try again.",
+        f"The jars of {name} could not be downloaded: {reason}.",
+        rule="The first time, they are downloaded from Maven Central to the user's cache directory.",
+        remedy="Check that this machine can reach repo1.maven.org, and start the broker again.",
         reason=reason,
     )

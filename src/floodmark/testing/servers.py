@@ -1,4 +1,4 @@
-"""What servers that a test starts have in common: a process, a directory, free ports, and how they stop."""
+"""The base of servers that a test starts: their process, their directory, free ports, and how they stop."""
 
 import os
 import random
@@ -15,7 +15,7 @@ _STOP_SECONDS: Final = 20.0
 
 
 class LocalServer(ABC):
-    """A server with a process and a directory of its own, which are both gone when it stops."""
+    """A server with its own process and directory; stopping it ends the process and removes the directory."""
 
     __slots__ = ("_directory", "_process")
 
@@ -28,7 +28,7 @@ class LocalServer(ABC):
         """Start it."""
 
     def stop(self) -> None:
-        """Stop it, whoever is connected, and remove its directory; to say so twice is no error."""
+        """Stop it, even with open connections, and remove its directory. Idempotent."""
         if self._process is not None:
             stop_process(self._process)
             self._process = None
@@ -47,7 +47,7 @@ class LocalServer(ABC):
 
 
 def stop_process(process: "subprocess.Popen[bytes]") -> None:
-    """Close the input of a server's process, which tells it to stop; if it does not, kill it with all its children."""
+    """Close the input of a server's process, on which it stops; after a timeout, kill it with all its children."""
     assert process.stdin is not None
     process.stdin.close()
     try:
@@ -57,19 +57,19 @@ def stop_process(process: "subprocess.Popen[bytes]") -> None:
         process.wait()
 
 
-_PORTS: Final = (12_000, 32_000)
+_PORT_RANGE: Final = (12_000, 32_000)
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports that are free, below those that connections get: a server takes them only seconds later.
+    """Return free ports. They are below the ephemeral range, so that they stay free until a server listens on them.
 
     >>> len(set(free_ports(2)))
     2
     """
-    found: list[int] = []
-    while len(found) < count:
-        port = random.randrange(*_PORTS)
+    ports: list[int] = []
+    while len(ports) < count:
+        port = random.randrange(*_PORT_RANGE)
         with socket.socket() as attempt:
-            if port not in found and attempt.connect_ex(("127.0.0.1", port)) != 0:
-                found.append(port)
-    return found
+            if port not in ports and attempt.connect_ex(("127.0.0.1", port)) != 0:
+                ports.append(port)
+    return ports

@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +16,9 @@ from floodmark.streams import Stream, StreamHome, connect
 from floodmark.testing import KafkaBroker
 from support.kafka import stopping_writer
 from support.kafka.kafka_homes import numbers_in, open_home
+from support.processes import finish, start
 from support.service.service_processes import Serving
+from support.waiting import wait_until
 
 
 @pytest.mark.parametrize("place", ["append: sent", "append: acknowledged"])
@@ -29,10 +29,9 @@ def test_writers_race_seals_and_one_is_stopped_before_its_own_acknowledgement(
     store = str(tmp_path / "home")
     with open_home(store, broker.servers) as home:
         stream = home.create_stream("s", segments=2)
-        command = [sys.executable, stopping_writer.__file__, store, broker.servers, "s", place]
-        stopped = subprocess.Popen(command)
+        stopped = start(stopping_writer.__name__, store, broker.servers, "s", place)
         try:
-            _until_stopped(stopped.pid)
+            wait_until(lambda: _is_stopped(stopped.pid))
             racing = [_Racing(store, broker.servers, number) for number in range(3)]
             stream.merge([0, 1])
             stream.split(2, 3)
@@ -41,7 +40,8 @@ def test_writers_race_seals_and_one_is_stopped_before_its_own_acknowledgement(
             stream.split(5)
             for one in racing:
                 one.end()
-            assert stopped.wait(60) == 0
+            code, printed = finish(stopped)
+            assert code == 0, printed
         finally:
             stopped.kill()
             stopped.wait()
@@ -83,11 +83,8 @@ def _key(number: int) -> str:
     return f"s{number % 5}" if 10_000 <= number < 10_040 else f"{number // 1_000_000}-{number % 4}"
 
 
-def _until_stopped(pid: int) -> None:
-    give_up = time.monotonic() + 30
-    while Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "T":
-        assert time.monotonic() < give_up
-        time.sleep(0.01)
+def _is_stopped(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
 
 
 @pytest.fixture
@@ -192,7 +189,7 @@ class _Work:
                 else:
                     stream.split(current[0])
             except KafkaAway:
-                again(lambda: home.local.kafka_log._sealing.finish(stream.info))
+                again(lambda: home.local.kafka_log._sealer.finish(stream.info))
             self.scales += 1
 
     def _bind(self, stream: Stream, home: StreamHome) -> None:

@@ -159,7 +159,7 @@ def test_an_attempt_that_was_closed_stays_when_starts_after_it_are_killed(job: J
 
 def test_whoever_comes_late_to_clean_leaves_what_others_write_who_started_since(job: Job) -> None:
     slow, other = log_of(job.kind, job.place), log_of(job.kind, job.place)
-    slow.make()
+    slow.create()
     records = []
     for number, log in enumerate((slow, other)):
         log.open()
@@ -183,7 +183,7 @@ def test_rows_of_others_are_not_appended_to_unless_asked(job: Job, processes: Pr
 
 def _begin_as_another(job: Job) -> None:
     log: Any = log_of(job.kind, job.place, "other")
-    log.make()
+    log.create()
     log.open()
     assert log.newest() is None
     parts = tuple(put(job.kind, log, "ab12", [-1, -2]))
@@ -193,7 +193,7 @@ def _begin_as_another(job: Job) -> None:
 
 def test_a_record_that_does_not_follow_the_last_one_is_not_added(job: Job) -> None:
     log = log_of(job.kind, job.place)
-    log.make()
+    log.create()
     log.open()
     assert log.newest() is None
     assert [log.add(Manifest("K", number, str(number))) for number in (2, 1, 1, 3, 2)] == [

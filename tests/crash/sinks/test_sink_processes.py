@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import time
 from pathlib import Path
 from random import Random
@@ -13,6 +12,7 @@ from floodmark.bindings import Bindings
 from floodmark.control import Home
 from floodmark.sinks.target import FAILPOINTS
 from floodmark.testing import KafkaBroker
+from support.processes import wait_for_line
 from support.sinks.sink_process import BEFORE_COMMIT_LOG, Job, bind, finish, run, start
 from support.sinks.sink_topics import Topics
 
@@ -106,7 +106,7 @@ def test_a_process_that_was_asleep_is_fenced_by_the_one_that_took_over(job: Job)
     topics = Topics(job.servers, job.topic)
     asleep = start(but(job, until=3, die_at="sink: some rows sent", die_in=2, by="stop", timeout=60.0))
     try:
-        _wait_for(asleep, "stopped")
+        wait_for_line(asleep, "stopped")
         run(job)
         topics.check(40)
     finally:
@@ -146,8 +146,3 @@ def test_a_process_that_is_killed_at_any_moment_again_and_again_writes_each_row_
     assert reached[-1] > 0, "it came to write"
     run(but(job, until=reached[-1] + 3))
     topics.check(10 * (reached[-1] + 3))
-
-
-def _wait_for(process: "subprocess.Popen[str]", word: str) -> None:
-    assert process.stdout is not None
-    assert process.stdout.readline().strip() == word

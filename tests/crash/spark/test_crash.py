@@ -24,7 +24,9 @@ def run(directory: Path, kill: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("kill", ["before", "after"])
+@pytest.mark.parametrize(
+    "kill", [pytest.param("before", marks=pytest.mark.full), pytest.param("after", marks=pytest.mark.smoke)]
+)
 def test_a_batch_that_was_killed_runs_again_under_the_watermark_it_had(tmp_path: Path, kill: str) -> None:
     killed = run(tmp_path, kill)
     assert killed.returncode == -signal.SIGKILL, killed.stderr[-2000:]

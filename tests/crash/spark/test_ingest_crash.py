@@ -27,7 +27,12 @@ def drive(file: Path, kill: str = "", times: int = 1) -> subprocess.CompletedPro
 
 
 @pytest.mark.parametrize(
-    ("mode", "kill", "times"), [("append", COMMITTED, 2), ("merge", COMMITTED, 3), ("replace", STAGED, 3)]
+    ("mode", "kill", "times"),
+    [
+        ("append", COMMITTED, 2),
+        pytest.param("merge", COMMITTED, 3, marks=pytest.mark.full),
+        ("replace", STAGED, 3),
+    ],
 )
 def test_another_driver_goes_on_where_one_was_killed(tmp_path: Path, mode: str, kill: str, times: int) -> None:
     fill_sqlite(tmp_path / "shop.db", orders(400))

@@ -3,24 +3,30 @@
 import signal
 from pathlib import Path
 
-from floodmark.sinks.target import FAILPOINTS
+import pytest
+
+from floodmark.sinks.target import COMMITTED, FAILPOINTS, PROGRESS_FLUSHED, ROWS_FLUSHED, STARTED
 from floodmark.testing import KafkaBroker
 from support.spark.sink_rounds import Rounds
 from support.spark.sink_shop import KINDS
 
 KILLS = [(place, KINDS[number % len(KINDS)]) for number, place in enumerate(FAILPOINTS)]
+SOME_KILLS = [(ROWS_FLUSHED, "windows"), (PROGRESS_FLUSHED, "chained"), (COMMITTED, "rows"), (STARTED, "joined")]
 
 
+@pytest.mark.parametrize(
+    "kills", [pytest.param(SOME_KILLS, id="some"), pytest.param(KILLS, id="all", marks=pytest.mark.full)]
+)
 def test_queries_whose_driver_is_killed_at_each_step_write_everything_once(
-    tmp_path: Path, broker: KafkaBroker, topic_name: str
+    tmp_path: Path, broker: KafkaBroker, topic_name: str, kills: list[tuple[str, str]]
 ) -> None:
     # Rows and windows are written by tasks, the others by the driver.
     rounds = Rounds(tmp_path, broker.servers, f"{topic_name}-")
-    for number, (place, kind) in enumerate(KILLS):
+    for number, (place, kind) in enumerate(kills):
         rounds.shop.trade(rows=16)
-        if number == 4:
+        if number == len(kills) // 2:
             rounds.forget(kind)
-        if number == 5:
+        if number == len(kills) // 2 + 1:
             rounds.go_back(kind)
         rounds.keep()
         beside = KINDS[(number + 1) % len(KINDS)]

@@ -11,9 +11,8 @@ from pyspark.sql import SparkSession
 
 from floodmark.streams import StreamHome, connect
 from floodmark.testing import PostgresServer
-from spark.source.test_stream_results import history, tumbling
 from support.spark import SCRIPTS
-from support.spark.stream_feed import BASE, SECOND, StreamFeed
+from support.spark.stream_feed import BASE, SECOND, StreamFeed, history, tumbling
 
 SCRIPT = SCRIPTS / "stream_crash_script.py"
 

@@ -15,11 +15,10 @@ from floodmark.errors import StateError
 from floodmark.kafka import Fetcher, KafkaCluster, KafkaSettings, MarkRecord
 from floodmark.streams import connect
 from floodmark.testing import KafkaBroker
-from spark.sink.test_stream_sinks import windows_in
 from support.sinks.stream_process import broken_marks
 from support.spark import SCRIPTS
 from support.spark.sink_rounds import end_group
-from support.spark.sink_shop import START, Shop, found
+from support.spark.sink_shop import START, Shop, found, windows_in
 
 DRIVER = SCRIPTS / "stream_sink_driver.py"
 KILLS = (("sink: rows flushed", "tens", 1), ("sink: progress flushed", "tens", 2))

@@ -8,7 +8,8 @@ import pytest
 
 from floodmark.streams import StreamHome, connect
 from support.streams.reader_processes import diaries, read_on
-from support.streams.stream_processes import KEYS, start, until, write_on
+from support.streams.stream_processes import KEYS, start, write_on
+from support.waiting import wait_until
 
 
 @pytest.fixture
@@ -39,12 +40,12 @@ def test_readers_that_are_killed_are_replaced_nothing_is_lost_and_each_event_cou
         home.create_group("g", "s")
         write_on(location, "w", events // 2, 50)
         processes += [start(read_on, location, f"r{number}", str(diary), 0.01) for number in range(3)]
-        until(lambda: count(diary, "acknowledged") >= 5)
+        wait_until(lambda: count(diary, "acknowledged") >= 5)
         processes[0].kill()
         stream.split(0)
         stream.merge([2, 3])
         write_on(location, "w", events, 50)
-        until(lambda: count(diary, "acknowledged") >= 15)
+        wait_until(lambda: count(diary, "acknowledged") >= 15)
         processes[1].kill()
         processes.append(start(read_on, location, "late", str(diary), 0.0))
         stream.seal()
@@ -92,11 +93,11 @@ def test_a_group_whose_only_process_was_killed_goes_on_where_it_was(
         home.create_group("g", "s")
         write_on(location, "w", 400, 50)
         processes.append(start(read_on, location, "r", str(diary), 0.02))
-        until(lambda: count(diary, "acknowledged") >= 2)
+        wait_until(lambda: count(diary, "acknowledged") >= 2)
         processes[0].kill()
         processes[0].join()
         stream.seal()
-        until(lambda: home.group("g").readers() == ())
+        wait_until(lambda: home.group("g").readers() == ())
         before = home.group("g").cut()["s"].cut
         assert sum(before.values()) >= 80
         with home.group("g").reader("r") as reader:

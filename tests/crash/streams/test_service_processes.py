@@ -11,7 +11,8 @@ from floodmark.streams import EntryKind, StreamHome, connect
 from floodmark.testing import PostgresServer
 from support.service.service_processes import Serving, commit_until, write_until
 from support.streams.reading import everything
-from support.streams.stream_processes import CONTEXT, KEYS, lowers, start, until
+from support.streams.stream_processes import CONTEXT, KEYS, lowers, start
+from support.waiting import wait_until
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -40,11 +41,11 @@ def test_when_one_of_three_services_is_killed_nothing_acknowledged_is_lost(place
         enough, seen, written = CONTEXT.Event(), CONTEXT.Event(), CONTEXT.Queue()
         tasks = {"a": write_until, "b": write_until, "c": write_until, "t": commit_until}
         writers = [start(task, location, name, enough, written, seen) for name, task in tasks.items()]
-        until(lambda: len(lowers(stream)) > 5, 30)
+        wait_until(lambda: len(lowers(stream)) > 5, 30)
         killed = random.Random(7).choice(services)
         killed.end(signal.SIGKILL)
         before, events = lowers(local.stream("s"))[-1], sum(stream.tail().values())
-        until(lambda: lowers(stream)[-1] > before + 5 and sum(stream.tail().values()) > events + 100, 30)
+        wait_until(lambda: lowers(stream)[-1] > before + 5 and sum(stream.tail().values()) > events + 100, 30)
         time.sleep(0.5)
         enough.set()
         told = {name: numbers for name, *numbers in (written.get(timeout=40) for _ in writers)}

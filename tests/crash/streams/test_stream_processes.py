@@ -13,10 +13,10 @@ from support.streams.stream_processes import (
     flush_and_hang,
     lowers,
     start,
-    until,
     write_on,
     write_until,
 )
+from support.waiting import wait_until
 
 
 def kill(process: object) -> None:
@@ -65,7 +65,7 @@ def test_writers_during_scales_lose_double_and_reorder_nothing(location: str) ->
         names = ["a", "b", "c"]
         enough, written = CONTEXT.Event(), CONTEXT.Queue()
         writers = [start(write_until, location, name, enough, written) for name in names]
-        until(lambda: sum(stream.tail().values()) > 0)
+        wait_until(lambda: sum(stream.tail().values()) > 0)
         for scales in range(8):
             current = stream.layout.current
             if len(current) < 6:
@@ -73,7 +73,7 @@ def test_writers_during_scales_lose_double_and_reorder_nothing(location: str) ->
             else:
                 stream.merge([one.id for one in current[1:4]])
             before = sum(stream.ends().values())
-            until(lambda before=before: sum(stream.ends().values()) > before)
+            wait_until(lambda before=before: sum(stream.ends().values()) > before)  # type: ignore[misc]
         enough.set()
         events = dict(written.get(timeout=30) for _ in names)
         for writer in writers:
@@ -88,7 +88,7 @@ def test_a_writer_that_is_killed_again_and_again_writes_each_event_once(location
         for _ in range(3):
             before = sum(stream.tail().values())
             writer = start(write_on, location, "w", 100_000, 5)
-            until(lambda before=before: sum(stream.tail().values()) > before + 50)
+            wait_until(lambda before=before: sum(stream.tail().values()) > before + 50)  # type: ignore[misc]
             kill(writer)
         written = sum(stream.tail().values())
         last = start(write_on, location, "w", written + 20, 5)

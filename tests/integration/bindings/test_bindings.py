@@ -142,7 +142,7 @@ def test_s3_an_end_that_stays_below_what_is_bound_is_a_definite_error(source: So
     told = iter([{0: 9, 1: 3}, {0: 11, 1: 3}, {0: 9, 1: 3}, {0: 9, 1: 3}])
     assert source.bindings.tick("S", lambda: next(told)).minted, "who did not know better is asked again"
     source.at(3200)
-    with pytest.raises(SourceTruncated, match="Partition 0 of 'S' ends at 9, and is bound up to 11") as refusal:
+    with pytest.raises(SourceTruncated, match="Partition 0 of 'S' ends at 9, but is bound up to 11") as refusal:
         source.bindings.tick("S", lambda: next(told))
     assert refusal.value.fields == {"source": "S", "partition": 0, "end": 9, "bound": 11}
     with pytest.raises(SourceTruncated):
@@ -328,4 +328,4 @@ def test_who_reads_an_older_state_does_not_see_or_spoil_what_another_thread_has_
         newest = source.bindings._histories.read(connection, find_source(connection, "S"))
     assert (newest.upper, newest.ends) == (3000 * MS, {0: 8})
     source.bindings._histories.keep(row.source_id, older)
-    assert source.bindings._histories._known[row.source_id] is newest
+    assert source.bindings._histories._histories[row.source_id] is newest

@@ -1,7 +1,6 @@
 """The marks topic of a stream: the marks log for everybody who reads Kafka."""
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from floodmark.streams import Controller, MarkEntry, Stream, StreamHome
 from floodmark.streams.kafka.marks_topic import MarksPublisher
 from floodmark.testing import KafkaBroker
 from support.kafka.kafka_homes import CONSUMER, console, open_home, topic_of
+from support.waiting import wait_until
 
 BUCKETS = range(32)
 
@@ -20,7 +20,7 @@ BUCKETS = range(32)
 def home(broker: KafkaBroker, tmp_path: Path) -> Iterator[StreamHome]:
     with open_home(str(tmp_path / "home"), broker.servers) as home:
         # Unless a test says otherwise, nothing is published by the way.
-        home.local.tend_topics = lambda buckets: None  # type: ignore[method-assign]
+        home.local.maintain_topics = lambda buckets: None  # type: ignore[method-assign]
         yield home
 
 
@@ -101,16 +101,13 @@ def test_a_cut_names_every_partition_that_lies_behind_it(home: StreamHome, broke
 def test_a_controller_publishes_by_itself_and_kafkas_own_consumer_reads_it(
     home: StreamHome, broker: KafkaBroker
 ) -> None:
-    del home.local.tend_topics
+    del home.local.maintain_topics
     schema = "paid BIGINT, sent BIGINT"
     stream = home.create_stream("s", schema, time_columns=["paid", "sent"], rate_floor="0 seconds")
     with Controller(home), stream.writer("w") as writer:
         writer.note_time(10, "paid")
         writer.note_time(20, "sent")
-        give_up = time.monotonic() + 20
-        while len(records_of(broker, stream)) < 2:
-            assert time.monotonic() < give_up
-            time.sleep(0.02)
+        wait_until(lambda: len(records_of(broker, stream)) == 2)
     topic = marks_topic_of(topic_of(stream))
     options = ("--bootstrap-server", broker.servers, "--topic", topic, "--from-beginning", "--max-messages", "2")
     said = [json.loads(line) for line in console(CONSUMER, *options).splitlines()]

@@ -1,7 +1,5 @@
 """Claims about every home, in SQLite and in PostgreSQL: what its transactions promise, and where it is."""
 
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +13,7 @@ from floodmark.control import Home, WatermarkSteps
 from floodmark.control.store.base import insert_if_absent
 from floodmark.control.tables import WATERMARK_INCARNATIONS
 from floodmark.errors import FloodmarkError
+from support.processes import finish, start
 
 COUNT = text("SELECT COUNT(*) FROM watermark_incarnation")
 INSERT = text("INSERT INTO watermark_incarnation VALUES (:id, '{}', NULL, NULL, 0)")
@@ -148,7 +147,8 @@ home.close()
 
 
 def test_the_child_of_a_fork_opens_its_own_connections(home: Home) -> None:
-    subprocess.run([sys.executable, "-W", "error", "-c", FORK, home.location], check=True)
+    code, printed = finish(start("-c", FORK, home.location, environment={"PYTHONWARNINGS": "error"}))
+    assert code == 0, printed
 
 
 NUL, HALF = "a\0b", "a\ud800b"

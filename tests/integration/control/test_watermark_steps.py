@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from floodmark.control import Home, Incarnation, Observation, WatermarkStep, WatermarkSteps
 from floodmark.errors import FloodmarkError
 from floodmark.progress import BoundedDisorder, OriginWatermarks, Watermark
+from support.examples import examples
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def test_a_new_incarnation_has_settings_and_no_step(home: Home) -> None:
 
 
 def test_an_id_is_used_once(steps: WatermarkSteps) -> None:
-    with pytest.raises(FloodmarkError, match="known already") as refusal:
+    with pytest.raises(FloodmarkError, match="already exists") as refusal:
         steps.create("a", {"delay": 6}, now=300)
     assert refusal.value.code == "conflict"
     assert steps.incarnation("a").settings == {"delay": 5}
@@ -209,7 +210,7 @@ def shared_steps(new_place: Callable[[], str]) -> Iterator[WatermarkSteps]:
         yield steps
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(json_values)
 def test_what_is_kept_comes_back_equal(shared_steps: WatermarkSteps, value: Any) -> None:
     shared_steps.observe("a", 0, 0, value, now=0)

@@ -2,11 +2,8 @@
 
 import json
 import random
-import subprocess
-import sys
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
@@ -26,6 +23,7 @@ from floodmark.ingest.extract.rest.values import (
 )
 from support.ingest.rest_reading import part_of, row_of, rows_of, table_of
 from support.ingest.rest_server import Asked, Says, rest_service
+from support.processes import run
 
 INT, FLOAT, TEXT, BOOL = pa.int64(), pa.float64(), pa.string(), pa.bool_()
 BY_PAGE = Pagination(by="page", param="p")
@@ -324,8 +322,7 @@ def test_a_schema_of_texts_takes_everything() -> None:
 
 
 MEASURE = """
-import resource, sys
-sys.path[:0] = [{here!r}]
+import resource
 from support.ingest.rest_reading import part_of
 from floodmark.ingest import Pagination, RestSource
 for cell in ("small", "large"):
@@ -343,8 +340,8 @@ def test_memory_holds_a_page_and_not_the_cell() -> None:
         return Says(page) if int(asked.query["p"]) <= pages else {"items": []}
 
     with rest_service(script) as service:
-        code = MEASURE.format(here=str(Path(__file__).parent), url=f"{service.url}/")
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    small, before, large, after = map(int, done.stdout.split())
+        code, printed = run("-c", MEASURE.format(url=f"{service.url}/"))
+    assert code == 0, printed
+    small, before, large, after = map(int, printed.split())
     assert (small, large) == (20_000, 120_000)
     assert after - before < 25_000  # kilobytes; the pages between are 80 MB

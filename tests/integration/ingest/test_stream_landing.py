@@ -1,13 +1,9 @@
 """A stream as the target of a job: each row once, whoever dies where, and time that says what is there."""
 
-import os
-import signal
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -24,16 +20,13 @@ from floodmark.errors import (
 )
 from floodmark.ingest import Ingestion, Landing, PlannedRange, Range, RestSource, Unit
 from floodmark.ingest.landing.stream import (
-    BEFORE_TIME,
     DECIDED,
     FAILPOINTS,
     LANDED,
-    PREPARED,
     ROWS_WRITTEN,
-    TIME_DECIDED,
     StreamLanding,
 )
-from floodmark.streams import Controller, StreamHome, connect
+from floodmark.streams import StreamHome, connect
 from floodmark.streams.local.tables import TRANSACTIONS
 from floodmark.streams.local.transactions import Transactions
 from support.ingest.landing_process import (
@@ -45,18 +38,14 @@ from support.ingest.landing_process import (
     SHOPS,
     START,
     Feeding,
-    LandingJob,
     events_in,
-    finish,
     ids_in,
     job_of,
+    late_in,
     load,
     rows_of,
-    start,
+    watermark,
 )
-
-TTL = 300_000
-"""How long the run of a process that dies keeps the others waiting."""
 
 
 class Stopped(BaseException):
@@ -74,30 +63,6 @@ def one(sqlite_home: Home) -> Iterator[StreamHome]:
     """Give a home in SQLite, for what does not depend on the store."""
     with connect(sqlite_home.location, controller=False) as streams:
         yield streams
-
-
-def watermark(home: StreamHome) -> int | None:
-    """Return how far the stream's time has come, in days."""
-    time.sleep(0.011)  # the least time between two entries
-    controller = Controller(home)
-    controller.step()
-    controller.step()
-    controller.stop()
-    entries = [entry for entry in home.stream(NAME).marks() if entry.lower is not None]
-    return (entries[-1].lower - START) // DAY if entries and entries[-1].lower is not None else None
-
-
-def late_in(home: StreamHome) -> list[dict[str, Any]]:
-    """Return the rows that lie behind a mark and are before it."""
-    (segment,) = home.stream(NAME).layout.segments
-    rows = events_in(home.stream(NAME))
-    return [
-        row
-        for entry in home.stream(NAME).marks()
-        if entry.lower is not None
-        for row in rows[entry.cut[segment.id] :]
-        if row["at"].timestamp() * 1_000_000 < entry.lower
-    ]
 
 
 @pytest.mark.parametrize("workers", [1, 4])
@@ -158,37 +123,6 @@ def test_nothing_is_told_before_something_is_complete(one: StreamHome) -> None:
 # Who dies, and where.
 
 
-@pytest.mark.parametrize(
-    ("place", "on", "rows", "told"),
-    [
-        (PREPARED, 1, 0, None),
-        (ROWS_WRITTEN, 1, 0, None),
-        (ROWS_WRITTEN, 4, 30, None),
-        (DECIDED, 1, 10, None),
-        (DECIDED, 8, 80, None),
-        (LANDED, 4, 40, None),
-        (BEFORE_TIME, 1, 80, None),
-        (TIME_DECIDED, 1, 80, DAYS),
-    ],
-)
-def test_a_process_killed_at_a_step_is_followed_by_a_run_that_ends_with_each_row_once(
-    home: Home, place: str, on: int, rows: int, told: int | None
-) -> None:
-    assert finish(start(LandingJob(home.location, place, on, ttl=TTL)))[0] == -signal.SIGKILL
-    with connect(home.location, controller=False) as streams:
-        job = job_of()
-        landing = Feeding(StreamLanding(streams, job))
-        # What was decided is there as soon as anybody looks after the home, or begins the next run.
-        if told is not None:
-            assert watermark(streams) == told
-        result = load(streams, job, landing)
-        assert (result.planned, result.rows) == (8 - rows // 10, 80 - rows)
-        stream = streams.stream(NAME)
-        assert ids_in(stream) == ALL
-        assert watermark(streams) == DAYS
-        assert late_in(streams) == []
-
-
 def test_what_a_dead_run_had_decided_comes_with_the_next_run_though_it_has_nothing_to_do(one: StreamHome) -> None:
     job = job_of(days=1, units=("north",))
 
@@ -208,20 +142,6 @@ def test_what_a_dead_run_had_decided_comes_with_the_next_run_though_it_has_nothi
         landing.finish(run)
     assert watermark(one) == 1
     assert late_in(one) == []
-
-
-@pytest.mark.parametrize("place", [ROWS_WRITTEN, BEFORE_TIME])
-def test_a_process_that_slept_wakes_up_to_find_that_it_can_commit_nothing(sqlite_home: Home, place: str) -> None:
-    # Its lease is long enough not to be renewed just when it stops: then it would have the home's file.
-    process = start(LandingJob(sqlite_home.location, place, 1, by="stop", ttl=3_000_000))
-    assert process.stdout is not None
-    assert process.stdout.readline() == "stopped\n"
-    with connect(sqlite_home.location, controller=False) as home:
-        load(home, job_of())
-        os.kill(process.pid, signal.SIGCONT)
-        assert finish(process) == (3, "error lease-lost")
-        assert ids_in(home.stream(NAME)) == ALL
-        assert watermark(home) == DAYS
 
 
 def test_an_overtaken_run_can_neither_commit_nor_take_the_writer_away(home: Home) -> None:
@@ -552,18 +472,6 @@ def test_two_jobs_may_land_in_one_stream_and_the_slower_one_holds_its_time(one: 
     load(one, first)
     load(one, second, feeding)
     assert watermark(one) == 2
-
-
-def test_with_the_events_in_kafka_it_is_the_same(sqlite_home: Home, log_in_kafka: None) -> None:
-    process = start(LandingJob(sqlite_home.location, DECIDED, 3, ttl=TTL))
-    assert finish(process)[0] == -signal.SIGKILL
-    with connect(sqlite_home.location) as home:
-        load(home, job_of())
-        stream = home.stream(NAME)
-        assert stream.info.log is not None
-        stream.await_mark(START + DAYS * DAY, timeout=timedelta(seconds=20))
-        assert ids_in(stream) == ALL
-        assert late_in(home) == []
 
 
 @pytest.mark.parametrize("workers", [1, 4])

@@ -165,7 +165,7 @@ def test_a_partition_that_is_not_there_is_refused(topic: Topic) -> None:
 
 @pytest.mark.parametrize("options", [{"no_such_option": 1}, {"acks": "some"}, {"compression_type": "wood"}])
 def test_an_option_that_is_none_is_refused(topic: Topic, options: dict[str, Any]) -> None:
-    with pytest.raises(InvalidOption, match="does not take its options"):
+    with pytest.raises(InvalidOption, match="does not accept its options"):
         topic.producer(**options)
 
 
@@ -184,7 +184,7 @@ def test_who_is_let_go_leaves_no_thread(topic: Topic) -> None:
 def test_a_producer_that_is_not_in_bulk_is_the_usual_client(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(topic.producer().client, BulkClient)
     assert isinstance(topic.producer(bulk=False).client, Producer)
-    assert not BulkClient.fits({"sasl.mechanism": "OAUTHBEARER"})
+    assert not BulkClient.is_supported({"sasl.mechanism": "OAUTHBEARER"})
     monkeypatch.setattr(_bulk_client, "library", lambda: None)
     assert isinstance(topic.producer().client, Producer)
 

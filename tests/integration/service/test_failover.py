@@ -17,7 +17,7 @@ from floodmark.streams.local.catalog import Catalog
 from floodmark.streams.remote.backend import open_remote
 from support.service.service_tools import CERTIFICATES, Served
 from support.streams.reading import everything
-from support.streams.stream_processes import until
+from support.waiting import wait_until
 
 
 def remote(*urls: str, budget: float = 10.0, **options: Any) -> StreamHome:
@@ -197,13 +197,13 @@ def test_a_writer_that_notes_the_clock_goes_on_when_its_service_is_back(pair: li
             return local.why().writers[0].time or 0
 
         with stream.writer("w", automatic="20 milliseconds") as writer:
-            until(lambda: noted() > 0)
+            wait_until(lambda: noted() > 0)
             pair[0].stop()
             before = noted()
             time.sleep(0.6)
             assert noted() == before
             pair[0].start()
-            until(lambda: noted() > before + 600_000)
+            wait_until(lambda: noted() > before + 600_000)
             writer.write(1)
             writer.flush()
 

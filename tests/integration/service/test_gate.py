@@ -24,7 +24,7 @@ from floodmark.streams import StreamHome, connect
 from support.service.service_tools import Served
 from support.streams.reading import code_of
 from support.streams.stream_fixtures import Exchange
-from support.streams.stream_processes import until
+from support.waiting import wait_until
 
 AUTHOR = {"writer": "w", "instance": 1}
 MARK = {**AUTHOR, "position": {}, "key": "time", "time": 5}
@@ -237,7 +237,7 @@ def test_a_token_that_is_revoked_is_soon_good_for_nothing(store: str, exchange: 
         assert remote.streams() == []
         served.token("read")
         Tokens(home.home).revoke(text.split("_")[1])
-        until(lambda: code_of(remote.streams) == "token-refused", 5)
+        wait_until(lambda: code_of(remote.streams) == "token-refused", 5)
         remote.close()
 
 
@@ -328,7 +328,7 @@ def test_beyond_this_machine_a_token_is_needed_and_the_lack_of_tls_is_told(
             assert served.ask("GET", "/v1/streams", token=text).status == 200
             Tokens(home.home).revoke(token.id)
             assert served.ask("GET", "/v1/streams").code == "token-missing"
-    assert "has no certificate" in caplog.text
+    assert "has no TLS certificate" in caplog.text
 
 
 def test_no_secret_is_in_a_log_an_error_or_a_repr(
@@ -356,7 +356,7 @@ def test_no_secret_is_in_a_log_an_error_or_a_repr(
         except FloodmarkError as error:
             said += [str(error), str(error.fields), repr(error)]
     said.append(served.ask("GET", "/v1/openapi.json", token=text).body.decode())
-    until(lambda: "ZeroDivisionError" in caplog.text)
+    wait_until(lambda: "ZeroDivisionError" in caplog.text)
     said.append(caplog.text)
     assert not any(secret in one for one in said)
     assert not re.search(r"fmk_[0-9a-f]{12}_[0-9a-f]{64}", "".join(said))

@@ -18,6 +18,7 @@ from floodmark.streams import MarkOutcome, Stream, StreamHome, connect
 from floodmark.streams.local.tables import KEYS, MARKS
 from floodmark.streams.ports import Author, MarkRequest, OutcomeOrError
 from floodmark.testing import ManualClock
+from support.examples import examples
 from support.service.service_tools import Served
 
 WRITERS = ("a", "b", "c")
@@ -55,7 +56,7 @@ WRONG = st.tuples(
 NOTE = st.one_of(SOUND, SOUND, SOUND, WRONG)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(before=st.lists(NOTE, max_size=4), notes=st.lists(NOTE, min_size=1, max_size=12))
 def test_together_or_one_by_one_makes_no_difference(before: list[Any], notes: list[Any]) -> None:
     with TemporaryDirectory() as directory:

@@ -17,6 +17,7 @@ from floodmark.service.app import api
 from floodmark.streams import StreamHome, connect
 from floodmark.streams.events import Events
 from floodmark.streams.remote.wire import ARROW, pack_events
+from support.examples import examples
 from support.streams.stream_fixtures import Exchange
 
 OPERATIONS = [(path, method.upper()) for path, methods in api().openapi()["paths"].items() for method in methods]
@@ -64,7 +65,9 @@ def test_every_answer_is_as_the_document_says(
     assert len(checks) == len(WANTED)
     mode = GenerationMode.NEGATIVE if asks == "what is wrong" else GenerationMode.POSITIVE
 
-    @settings(max_examples=12, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=examples(12), deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+    )
     @given(case=schema[path][method].as_strategy(generation_mode=mode))
     def conforms(case: Any) -> None:
         if asks == "what is there":

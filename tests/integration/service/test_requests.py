@@ -20,7 +20,7 @@ from floodmark.streams.local.catalog import Catalog
 from floodmark.streams.local.log import TableLog
 from floodmark.streams.remote.wire import ARROW, pack_events
 from support.service.service_tools import JSON, Served
-from support.streams.stream_processes import until
+from support.waiting import wait_until
 
 MARK = {"writer": "w", "instance": 1, "position": {"0": 0}, "key": "time", "time": 5}
 EVENTS = "/v1/streams/{id}/events?writer=w&instance=1&first=0"
@@ -362,7 +362,7 @@ def test_bodies_that_are_too_large_together_are_put_off(store: str, exchange: An
         assert (told.status, told.code) == (503, "service-busy")
         for _ in range(3):
             assert served.ask("POST", NEW, body=b"x" * 40_000).status == 400
-        assert exchange._app._office.load.body_bytes == 0
+        assert exchange._app._context.load.body_bytes == 0
 
 
 def test_who_waits_for_news_does_not_hold_up_the_end(store: str) -> None:
@@ -394,7 +394,7 @@ def test_what_the_service_did_not_expect_is_told_without_details(
     told = served.ask("GET", "/v1/streams")
     assert (told.status, told.code, told.value["fields"]) == (500, "service-failed", {})
     assert "detail" not in told.body.decode()
-    until(lambda: "secret detail" in caplog.text)
+    wait_until(lambda: "secret detail" in caplog.text)
 
 
 def test_events_come_back_as_they_were_packed() -> None:

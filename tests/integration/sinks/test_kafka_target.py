@@ -5,17 +5,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from floodmark.bindings import Bindings, SourceOffset
-from floodmark.control import Home
+from floodmark.bindings import SourceOffset
 from floodmark.errors import (
-    FloodmarkError,
     InvalidOption,
     KafkaAway,
     SinkBatchInvalid,
@@ -38,7 +35,6 @@ from floodmark.sinks import (
     KafkaTarget,
     OutRow,
     Resume,
-    Sink,
     TargetOptions,
     Write,
     partition_of,
@@ -48,9 +44,8 @@ from floodmark.sinks.kafka.target import SinkProducer
 from floodmark.sinks.kafka.topics import ProgressTopicReader
 from floodmark.sinks.startup import SourceBounds
 from floodmark.testing import KafkaBroker
-from support.kafka.kafka_homes import Hook, foreign_producer
+from support.kafka.kafka_homes import foreign_producer
 from support.sinks.sink_places import START, Spot, batch, place
-from support.sinks.sink_process import Job, bind, chain, given, run
 from support.sinks.sink_topics import Topics
 
 FAST = TargetOptions(partitions=2, timeout=10.0)
@@ -452,44 +447,6 @@ def test_options_that_make_no_sense_are_refused(option: str) -> None:
 
 
 # With a broker of its own.
-
-
-@pytest.mark.parametrize("is_bulk", [False, True])
-@pytest.mark.parametrize("where", ["sink: some rows sent", "sink: progress flushed"])
-def test_a_broker_that_is_killed_within_a_transaction_costs_an_error_and_no_row(
-    tmp_path: Path, topic_name: str, where: str, is_bulk: bool
-) -> None:
-    """Scenario 26."""
-    place_ = str(tmp_path / "home")
-    with Home.open(place_) as home, KafkaBroker() as broker:
-        bind(home)
-        job = Job(broker.servers, place_, topic_name, until=2, timeout=4.0, is_bulk=is_bulk)
-        run(job)
-        hook = Hook()
-        options = TargetOptions(partitions=2, timeout=4.0, stamp=not is_bulk, headers=not is_bulk)
-        target = KafkaTarget(KafkaSettings.of(broker.url), topic_name, "K", options, failpoint=hook)
-        sink = Sink(home, target)
-        sink.start()
-        places = chain(home)
-        failed = 0
-        hook.at(where, broker.kill)
-        for number in (2, 3):
-            now = Batch.of("q1", {"S": (places[number], places[number + 1])}, is_stateful=False)
-            end = places[number + 1]
-            for _ in range(5):
-                try:
-                    pieces = partial(given, places[number], end, is_bulk)
-                    sink.write(now, lambda _, pieces=pieces: pieces(), watermarks=end.watermarks)  # type: ignore[misc]
-                    break
-                except FloodmarkError:
-                    failed += 1
-                    broker.start()
-                    sink.start()
-        topics = Topics(broker.servers, topic_name)
-        topics.check(40)
-        assert failed == 1
-        assert Bindings(home).holds()[0].ts == (places[4].ts or 0) - 1
-        sink.close()
 
 
 @pytest.mark.parametrize("is_bulk", [False, True])

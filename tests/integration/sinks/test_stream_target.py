@@ -1,12 +1,9 @@
 """A stream as a target: rows, marks and the record of them come together, once, whoever dies where."""
 
-import os
-import signal
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from functools import cached_property
 from typing import Any
 
@@ -27,7 +24,6 @@ from floodmark.errors import (
 )
 from floodmark.sinks import BeginElsewhere, Drop, Sinks, StreamShape
 from floodmark.sinks.target import (
-    COMMITTED,
     FAILPOINTS,
     FENCED,
     PROGRESS_FLUSHED,
@@ -38,8 +34,8 @@ from floodmark.sinks.target import (
 )
 from floodmark.streams import Controller, Stream, StreamHome, TransactionState, connect
 from floodmark.streams.local.transactions import Transactions
-from support.sinks.sink_process import BATCHES, ROWS, bind, finish
-from support.sinks.stream_process import NAME, PAID, SCHEMA, StreamJob, StreamQuery, broken_marks, ids_in, start
+from support.sinks.sink_process import BATCHES, ROWS, bind
+from support.sinks.stream_process import NAME, PAID, SCHEMA, StreamJob, StreamQuery, broken_marks, ids_in
 
 ALL = Counter(range(BATCHES * ROWS))
 
@@ -297,7 +293,7 @@ def test_a_record_that_another_has_taken_is_not_changed_even_if_the_transaction_
     def also_takes(at: str) -> None:
         if at == ROWS_FLUSHED:
             # Only the record: as if the writer had not been opened again yet.
-            running.target._records.take("K", stream.info.id, 99)
+            running.target._records.take_over("K", stream.info.id, 99)
 
     stream = out(opened)
     running.target._failpoint = also_takes
@@ -525,7 +521,7 @@ def test_a_nested_schema_is_made_and_found_again(opened: Opened) -> None:
     kind = pa.struct([pa.field("start", pa.timestamp("us", "UTC"), nullable=False)])
     nested = pa.schema([("w", kind), ("l", pa.list_(kind)), ("m", pa.map_(pa.string(), kind)), SCHEMA.field("at")])
     shape = StreamShape(nested, {"at": "at"})
-    made = shape.make(opened.mine, NAME)
+    made = shape.create(opened.mine, NAME)
     found = shape.find(opened(), NAME)
     assert found is not None
     assert found.info.id == made.info.id
@@ -572,46 +568,3 @@ def test_one_that_was_away_for_days_goes_on_behind_what_is_there(
     again.step(1, {"at": 200}, empty=True)
     assert again.target.progress is not None
     assert sum(again.target.progress.position.values()) == 10
-
-
-KILLED = (SOME_ROWS_SENT, ROWS_FLUSHED, PROGRESS_FLUSHED, COMMITTED)
-
-
-@pytest.mark.parametrize("place", KILLED)
-def test_a_process_killed_at_a_step_is_followed_by_one_that_goes_on(sqlite_home: Home, place: str) -> None:
-    bind(sqlite_home)
-    job = StreamJob(sqlite_home.location, die_at=place, die_in=1)
-    assert finish(start(job))[0] == -signal.SIGKILL
-    with connect(sqlite_home.location) as home:
-        StreamQuery(home, StreamJob(sqlite_home.location)).start().run()
-        stream = home.stream(NAME)
-        stream.await_mark(400)
-        assert ids_in(stream) == ALL
-        assert broken_marks(stream) == []
-
-
-def test_a_process_that_slept_wakes_up_to_find_that_it_is_fenced(sqlite_home: Home) -> None:
-    bind(sqlite_home)
-    job = StreamJob(sqlite_home.location, die_at=ROWS_FLUSHED, die_in=1, by="stop")
-    process = start(job)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "stopped\n"
-    with connect(sqlite_home.location, controller=False) as home:
-        StreamQuery(home, StreamJob(sqlite_home.location)).start().run()
-        os.kill(process.pid, signal.SIGCONT)
-        assert finish(process) == (3, "sink-fenced")
-        assert ids_in(home.stream(NAME)) == ALL
-
-
-@pytest.mark.parametrize("place", [*KILLED, None])
-def test_with_the_events_in_kafka_it_is_the_same(sqlite_home: Home, log_in_kafka: None, place: str | None) -> None:
-    bind(sqlite_home)
-    if place is not None:
-        assert finish(start(StreamJob(sqlite_home.location, die_at=place, die_in=1)))[0] == -signal.SIGKILL
-    with connect(sqlite_home.location) as home:
-        StreamQuery(home, StreamJob(sqlite_home.location)).start().run()
-        stream = home.stream(NAME)
-        assert stream.info.log is not None
-        stream.await_mark(400, timeout=timedelta(seconds=20))
-        assert ids_in(stream) == ALL
-        assert broken_marks(stream) == []

@@ -30,9 +30,9 @@ from support.kafka.kafka_homes import (
     in_thread,
     numbers_in,
     topic_of,
-    wait_until,
     write_by_hand,
 )
+from support.waiting import wait_until
 
 # Transactions: K5, K6
 
@@ -60,7 +60,7 @@ def test_a_commit_is_brought_to_its_end_once_whoever_died_over_it(opening: Opene
     hook.stop_at(place)
     with pytest.raises(Stopped):
         transaction.commit(time=5)
-    other.local.tend_topics(range(32))
+    other.local.maintain_topics(range(32))
     assert sorted(numbers_in(stream)) == list(range(20))
     result = transaction.result()
     assert (result.outcome is not None and result.outcome.value) == "accepted"
@@ -74,7 +74,7 @@ def test_a_commit_that_another_has_brought_to_its_end_meanwhile_is_not_done_agai
     stream = opening(hook).create_stream("s", segments=2)
     transaction = stream.transactional_writer("w").begin()
     transaction.write_batch(list(range(20)), key=[f"key-{number}" for number in range(20)])
-    hook.at(place, lambda: other.local.tend_topics(range(32)))
+    hook.at(place, lambda: other.local.maintain_topics(range(32)))
     result = transaction.commit(time=5)
     assert sorted(numbers_in(stream)) == list(range(20))
     assert (result.outcome is not None and result.outcome.value) == "accepted"
@@ -101,7 +101,7 @@ def test_a_commit_that_is_hidden_by_another_transaction_is_not_taken_for_none(
     hook.stop_at("commit: committed")
     with pytest.raises(Stopped):
         transaction.commit()
-    thread, outcome = in_thread(lambda: other.local.tend_topics(range(32)))
+    thread, outcome = in_thread(lambda: other.local.maintain_topics(range(32)))
     time.sleep(0.5)
     assert outcome == []
     hiding.abort_transaction(20)

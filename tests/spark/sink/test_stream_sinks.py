@@ -15,13 +15,13 @@ from pyspark.sql import functions as F
 import floodmark as fm
 from floodmark.errors import InvalidOption, SinkTopicMissing, SinkTopicUnfit, StreamSealed
 from floodmark.sinks import Sinks
-from floodmark.sinks.target import FAILPOINTS
+from floodmark.sinks.target import COMMITTED, FAILPOINTS, ROWS_FLUSHED
 from floodmark.spark.sink.address import SinkOptions, sink_spec
 from floodmark.spark.sink.rows import RowFormat
 from floodmark.streams import Stream, connect
 from support.sinks.stream_process import broken_marks
 from support.spark.sink_feed import Injected, fail_at
-from support.spark.sink_shop import START, Shop, frame
+from support.spark.sink_shop import START, Shop, frame, rows_in, windows_in
 
 
 @pytest.fixture
@@ -83,21 +83,6 @@ def chain(spark: SparkSession, shop: Shop, tmp_path: Path) -> Iterator[Chain]:
     chain.home.close()
 
 
-def rows_in(stream: Stream) -> list[dict[str, Any]]:
-    return [
-        row
-        for segment in stream.layout.segments
-        for chunk in stream.read(segment.id)
-        for row in chunk.batch.to_pylist()
-    ]
-
-
-def windows_in(stream: Stream) -> Counter[tuple[int, int]]:
-    """Return the windows of a stream, as (start in seconds, count)."""
-    rows = rows_in(stream)
-    return Counter((int((row["window"]["start"] - START).total_seconds()), row["count"]) for row in rows)
-
-
 def watermark_of(stream: Stream, key: str = "t") -> float:
     lower = stream.marks(key)[-1].lower
     assert lower is not None
@@ -114,7 +99,7 @@ def test_windows_become_a_stream_whose_time_is_their_last_moment(chain: Chain) -
     assert broken_marks(tens, "t") == []
 
 
-@pytest.mark.parametrize("log", ["home", "kafka"], indirect=True)
+@pytest.mark.parametrize("log", ["home", pytest.param("kafka", marks=pytest.mark.full)], indirect=True)
 def test_windows_over_windows_over_streams_are_those_of_one_query(chain: Chain, log: str) -> None:
     for checkpoint in ("kept", "new"):
         tens = chain.run(chain.frame("windows"), "tens", checkpoint)
@@ -128,7 +113,11 @@ def test_windows_over_windows_over_streams_are_those_of_one_query(chain: Chain, 
 
 
 @pytest.mark.parametrize(
-    ("place", "is_kept"), [(place, number % 2 == 0) for number, place in enumerate(FAILPOINTS[4:])]
+    ("place", "is_kept"),
+    [
+        pytest.param(place, number % 2 == 0, marks=[] if place in (ROWS_FLUSHED, COMMITTED) else [pytest.mark.full])
+        for number, place in enumerate(FAILPOINTS[4:])
+    ],
 )
 def test_a_query_that_fails_at_any_step_goes_on(
     chain: Chain, monkeypatch: pytest.MonkeyPatch, place: str, is_kept: bool

@@ -202,7 +202,7 @@ def test_what_others_commit_in_between_is_seen_and_the_batch_is_evaluated_once(
 
 def _after_looking(patch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
     """Do something once, after a sink has looked at its table and before it reads files."""
-    look, left = DeltaManifestLog.look, [act]
+    look, left = DeltaManifestLog.reload, [act]
 
     def looked(log: DeltaManifestLog) -> Any:
         found = look(log)
@@ -210,7 +210,7 @@ def _after_looking(patch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
             left.pop()()
         return found
 
-    patch.setattr(DeltaManifestLog, "look", looked)
+    patch.setattr(DeltaManifestLog, "reload", looked)
 
 
 def _append(changes: Changes, *rows: tuple[str, str, int]) -> None:

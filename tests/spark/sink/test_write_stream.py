@@ -26,7 +26,7 @@ from floodmark.errors import (
     UnsupportedFrame,
 )
 from floodmark.sinks import TS_HEADER, Sinks
-from floodmark.sinks.target import FAILPOINTS
+from floodmark.sinks.target import COMMITTED, FAILPOINTS, ROWS_FLUSHED
 from floodmark.testing import KafkaBroker
 from support.kafka.kafka_homes import CONSUMER, console
 from support.spark.sink_feed import SinkFeed, fail_at
@@ -48,7 +48,7 @@ def sink(spark: SparkSession, tmp_path: Path, broker: KafkaBroker, topic_name: s
     feed.close()
 
 
-@pytest.mark.parametrize("parallel", [None, 2])
+@pytest.mark.parametrize("parallel", [None, pytest.param(2, marks=pytest.mark.full)])
 def test_rows_are_written_once_however_the_query_is_started_again(sink: SinkFeed, parallel: int | None) -> None:
     sink.run(sink.read(max_rows=4), parallel=parallel)
     assert sink.ids() == list(range(10))
@@ -63,7 +63,7 @@ def test_rows_are_written_once_however_the_query_is_started_again(sink: SinkFeed
     assert sink.progress()[-1].total == 15
 
 
-@pytest.mark.parametrize("parallel", [None, 2])
+@pytest.mark.parametrize("parallel", [pytest.param(None, marks=pytest.mark.full), 2])
 def test_windows_are_written_once_from_every_checkpoint(sink: SinkFeed, parallel: int | None) -> None:
     sink.run(sink.windows(max_rows=2), parallel=parallel)
     assert sink.counts() == WINDOWS
@@ -82,7 +82,13 @@ def test_windows_are_written_once_from_every_checkpoint(sink: SinkFeed, parallel
     assert sink.counts() == ALL_WINDOWS + Counter({(60, 1): 1})
 
 
-@pytest.mark.parametrize("place", FAILPOINTS[3:])
+@pytest.mark.parametrize(
+    "place",
+    [
+        place if place in (ROWS_FLUSHED, COMMITTED) else pytest.param(place, marks=pytest.mark.full)
+        for place in FAILPOINTS[3:]
+    ],
+)
 def test_a_query_that_fails_at_any_step_goes_on_without_loss(
     sink: SinkFeed, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
@@ -184,14 +190,14 @@ def test_windows_that_are_still_open_are_told_and_later_told_anew(sink: SinkFeed
 
 
 @pytest.mark.parametrize(
-    ("column", "value", "options", "message"),
+    ("column", "value", "options", "message", "parallel"),
     [
-        ("_diff", -1, {}, "A row is to be taken back"),
-        ("item", None, {"mode": "upsert", "key": "item"}, "A row has no key"),
+        ("_diff", -1, {}, "A row has a _diff below 0", 2),
+        pytest.param("_diff", -1, {}, "A row has a _diff below 0", None, marks=pytest.mark.full),
+        ("item", None, {"mode": "upsert", "key": "item"}, "A row has no key", None),
+        pytest.param("item", None, {"mode": "upsert", "key": "item"}, "A row has no key", 2, marks=pytest.mark.full),
     ],
-    ids=["a retraction in an append sink", "a null key in upsert mode"],
 )
-@pytest.mark.parametrize("parallel", [None, 2])
 def test_a_row_that_must_not_be_written_leaves_nothing_of_its_batch(
     sink: SinkFeed, column: str, value: Any, options: dict[str, Any], message: str, parallel: int | None
 ) -> None:

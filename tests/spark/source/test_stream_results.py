@@ -13,25 +13,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import floodmark as fm
-from support.spark.stream_feed import StreamFeed, after_base
+from support.spark.stream_feed import StreamFeed, after_base, history, tumbling
 
 Rows = list[tuple[Any, ...]]
 Query = Callable[[StreamFeed, Any], DataFrame]
-
-
-def history(seed: int) -> list[Any]:
-    """Return what a writer does: rows near its time, some of them late, marks, ends of timestamps."""
-    chosen = random.Random(seed)
-    steps: list[Any] = []
-    time = 0
-    for _ in range(6):
-        steps.append([max(0, time + 5 * chosen.randint(-3, 3)) for _ in range(chosen.randint(1, 3))])
-        if chosen.random() < 0.6:
-            time += 5 * chosen.randint(0, 3)
-            steps.append(time)
-        if chosen.random() < 0.7:
-            steps.append(None)
-    return [*steps, time + 100, None]
 
 
 @pytest.fixture(scope="module", params=[6])
@@ -42,15 +27,6 @@ def orders(
     feed.play(history(request.param))
     yield feed
     feed.close()
-
-
-def tumbling(feed: StreamFeed, limits: Any) -> DataFrame:
-    rows = feed.read(late="strict", operators="windows", **limits)
-    return (
-        rows.groupBy(F.window("t", "10 seconds"))
-        .agg(F.count("*"), F.sum("id"))
-        .select("window.start", "count(1)", "sum(id)")
-    )
 
 
 def still_open(feed: StreamFeed, limits: Any) -> DataFrame:
@@ -93,31 +69,41 @@ QUERIES: dict[str, Query] = {
 }
 
 
-@pytest.mark.parametrize("query", QUERIES.values(), ids=QUERIES)
-def test_the_result_is_the_same_in_batches_of_one_of_a_few_of_all_and_with_restarts(
-    orders: StreamFeed, query: Query
+ONE_BY_ONE = ("tumbling", "joined")
+"""The queries that run with one row a batch without --full too; the others run with four."""
+
+
+@pytest.mark.parametrize(
+    ("query", "max_rows"),
+    [
+        pytest.param(
+            query, size, id=f"{name}-{size}", marks=[] if (name in ONE_BY_ONE) == (size == 1) else [pytest.mark.full]
+        )
+        for name, query in QUERIES.items()
+        for size in (1, 4)
+    ],
+)
+def test_the_result_is_the_same_in_batches_of_one_of_a_few_and_of_all(
+    orders: StreamFeed, query: Query, max_rows: int
 ) -> None:
     at_once = sorted(orders.collect(query(orders, {})), key=repr)
-    a_few = sorted(orders.collect(query(orders, {"max_rows": 4})), key=repr)
-    assert a_few == at_once
-    one_by_one = sorted(orders.collect(query(orders, {"max_rows": 1})), key=repr)
-    assert one_by_one == at_once
+    assert sorted(orders.collect(query(orders, {"max_rows": max_rows})), key=repr) == at_once
     assert at_once
 
 
+@pytest.mark.parametrize("seed", [2, pytest.param(16, marks=pytest.mark.full)])
 def test_a_query_that_is_stopped_and_started_again_at_random_has_the_same_result(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, seed: int
 ) -> None:
-    for seed in (2, 16):
-        feed = StreamFeed(spark, tmp_path / str(seed))
-        chosen, found = random.Random(seed), Rows()
-        for step in history(seed):
-            feed.play([step])
-            if step is None and chosen.random() < 0.5:
-                found += feed.collect(tumbling(feed, {"max_rows": chosen.randint(1, 4)}), "checkpoint")
-        found += feed.collect(tumbling(feed, {}), "checkpoint")
-        assert sorted(found) == sorted(feed.collect(tumbling(feed, {})))
-        feed.close()
+    feed = StreamFeed(spark, tmp_path)
+    chosen, found = random.Random(seed), Rows()
+    for step in history(seed):
+        feed.play([step])
+        if step is None and chosen.random() < 0.5:
+            found += feed.collect(tumbling(feed, {"max_rows": chosen.randint(1, 4)}), "checkpoint")
+    found += feed.collect(tumbling(feed, {}), "checkpoint")
+    assert sorted(found) == sorted(feed.collect(tumbling(feed, {})))
+    feed.close()
 
 
 def test_without_it_the_result_depends_on_how_batches_fall(spark: SparkSession, tmp_path: Path) -> None:

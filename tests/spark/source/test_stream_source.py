@@ -205,8 +205,8 @@ def test_bad_input_is_refused_at_once(orders: StreamFeed, options: dict[str, Any
 
 FORMAT_REFUSED = {
     "unknown option": ({"maxRows": "5"}, "There is no option"),
-    "no stream": ({"stream": ""}, "No stream was named"),
-    "limit of 0": ({"maxRowsPerTrigger": "0"}, "It is a whole number above 0"),
+    "no stream": ({"stream": ""}, "The option stream is missing"),
+    "limit of 0": ({"maxRowsPerTrigger": "0"}, "It must be a whole number above 0"),
     "two starts": ({"startingTime": "1", "startingCut": "{}"}, "Both startingTime and startingCut"),
     "unknown stream": ({"stream": "order"}, "There is no stream 'order'"),
 }
@@ -221,7 +221,7 @@ def test_bad_options_of_the_format_are_refused(orders: StreamFeed, options: dict
 
 def test_a_schema_that_is_not_that_of_the_stream_is_refused(orders: StreamFeed) -> None:
     read = orders.spark.read.format("floodmark").schema("id STRING").option("stream", "orders")
-    with pytest.raises(Exception, match="it is that of the stream"):
+    with pytest.raises(Exception, match="the schema is that of the stream"):
         read.option("home", str(orders.path / "home")).load().collect()
 
 
@@ -262,7 +262,7 @@ def test_a_hold_follows_the_oldest_batch_that_spark_keeps_and_comes_back_if_it_w
     hold.take(history, SourceOffset("q", None, {}), now=0)
     assert [(one.holder, one.ts) for one in bindings.holds("orders")] == [("q", history.origin)]
     for number in range(102):
-        hold.committed(history.origin + number, now=0)
+        hold.commit(history.origin + number, now=0)
     assert [one.ts for one in bindings.holds("orders")] == [history.origin + 1]
     bindings.release("orders", "q")
     hold.take(history, SourceOffset("q", history.origin, {}), now=5)

@@ -84,10 +84,10 @@ def test_a_task_tells_the_home_the_greatest_time_and_how_far_it_has_read(feed: T
         Bindings(home).register("s", kind="kafka", identity=1)
         times = ReportedTimes(home, "s")
         rows(feed, tmp_path / "home", [BoundRange(0, 0, 1, 10, {})], columns='["_kafka_offset"]', **NUMBERS)
-        assert times.known() == {0: ReportedTime(5, 1)}, "also if nobody asks for the column"
+        assert times.read() == {0: ReportedTime(5, 1)}, "also if nobody asks for the column"
         for _ in range(2):
             rows(feed, tmp_path / "home", [BoundRange(0, 0, 2, 10, {}), BoundRange(0, 2, 5, 20, {})], **NUMBERS)
-        assert times.known() == {0: ReportedTime(9, 5)}
+        assert times.read() == {0: ReportedTime(9, 5)}
 
 
 def test_a_task_that_fails_tells_nothing_of_time(feed: TopicFeed, tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from pyspark.sql import functions as F
 from floodmark.control import Home, Queries, WatermarkSteps
 from floodmark.errors import InvalidOption, NoLateRows
 from floodmark.spark import late, with_watermark
-from support.spark.watermark_feed import BASE, Count, Counting, Orders, eventually
+from support.spark.watermark_feed import BASE, Count, Counting, Orders
+from support.waiting import wait_until
 
 SECOND = 1_000_000
 
@@ -50,7 +51,7 @@ def statistics_of(query: Counting, home: Path) -> list[dict[str, Any]]:
 def test_late_rows_are_counted_exactly_by_origin_with_the_oldest(orders: Orders, counting: Count, home: Path) -> None:
     query = counting(watermarked(orders, home, late="count"))
     feed_late_rows(orders, query)
-    [told] = eventually(lambda: statistics_of(query, home), bool)
+    [told] = wait_until(lambda: statistics_of(query, home))
     # b's row at exactly the watermark is on time, and its row at 30 is late though its window is open.
     assert told == {
         "late_rows": {"a": 1, "b": 2},
@@ -142,7 +143,7 @@ def test_a_query_that_keeps_no_late_rows_says_so(orders: Orders, counting: Count
     query.query.processAllAvailable()
     query.stop()
     with Home.open_existing(home) as kept:
-        eventually(Queries(kept).all, bool)
+        wait_until(Queries(kept).all)
     with pytest.raises(NoLateRows, match="no column"):
         late(query.query, home=home)
 

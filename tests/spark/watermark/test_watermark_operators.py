@@ -9,7 +9,8 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from floodmark.spark import with_watermark
-from support.spark.watermark_feed import BASE, Orders, eventually
+from support.spark.watermark_feed import BASE, Orders
+from support.waiting import wait_until
 
 _names = count()
 Finish = Callable[[DataFrame], list[tuple[object, ...]]]
@@ -74,7 +75,9 @@ def test_deduplication_keeps_a_row_at_the_watermark_and_drops_one_before_it(
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "alone"), [("inner", []), ("left_outer", [(2, None)])])
+@pytest.mark.parametrize(
+    ("kind", "alone"), [pytest.param("inner", [], marks=pytest.mark.full), ("left_outer", [(2, None)])]
+)
 def test_a_join_waits_for_the_slowest_origin_of_either_side(
     spark: SparkSession, tmp_path: Path, finish: Finish, home: Path, kind: str, alone: list[tuple[int, int | None]]
 ) -> None:
@@ -137,7 +140,9 @@ def test_a_source_without_files_counts_too(spark: SparkSession, tmp_path: Path, 
     writer = counts.writeStream.format("memory").queryName("rate_counts").outputMode("append")
     query = writer.option("checkpointLocation", str(tmp_path / "rate")).start()
     try:
-        found = eventually(lambda: [row[0] for row in spark.table("rate_counts").collect()], lambda rows: len(rows) > 1)
+        found = wait_until(
+            lambda: [row[0] for row in spark.table("rate_counts").collect()], holds=lambda rows: len(rows) > 1
+        )
     finally:
         query.stop()
     assert len(found) > 1

@@ -12,7 +12,8 @@ from pyspark.sql import functions as F
 from floodmark.control import Home, Queries, WatermarkSteps
 from floodmark.errors import FloodmarkError, InvalidOption, UnknownColumn, UnsupportedFrame
 from floodmark.spark import with_watermark
-from support.spark.watermark_feed import BASE, Count, Orders, eventually
+from support.spark.watermark_feed import BASE, Count, Orders
+from support.waiting import wait_until
 
 
 def test_a_lagging_origin_is_waited_for_and_loses_nothing(orders: Orders, counting: Count, home: Path) -> None:
@@ -28,7 +29,7 @@ def test_a_lagging_origin_is_waited_for_and_loses_nothing(orders: Orders, counti
     query.stop()
     with Home.open_existing(home) as kept:
         query_id = str(query.query.id)
-        record = eventually(lambda: Queries(kept).find(query_id), lambda found: found.has_ended)
+        record = wait_until(lambda: Queries(kept).find(query_id), holds=lambda found: found.has_ended)
         assert record.state == "stopped"
         [(incarnation, _, column)] = record.incarnations
         step = WatermarkSteps(kept).newest(incarnation)

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -30,7 +29,8 @@ from floodmark.ingest import (
     run_job,
 )
 from floodmark.ingest.landing.stream import StreamLanding
-from floodmark.streams import Stream, StreamHome, connect
+from floodmark.streams import Controller, Stream, StreamHome, connect
+from support import processes
 
 DAY = 86_400_000_000
 START = 1_577_836_800_000_000
@@ -149,16 +149,39 @@ def run(given: LandingJob) -> None:
         load(home, job, feeding, owner="process", ttl=given.ttl, workers=given.workers)
 
 
-def start(job: LandingJob) -> "subprocess.Popen[str]":
+def watermark(home: StreamHome) -> int | None:
+    """Return the stream's watermark in days after START."""
+    time.sleep(0.011)  # the least time between two entries
+    controller = Controller(home)
+    controller.step()
+    controller.step()
+    controller.stop()
+    entries = [entry for entry in home.stream(NAME).marks() if entry.lower is not None]
+    return (entries[-1].lower - START) // DAY if entries and entries[-1].lower is not None else None
+
+
+def late_in(home: StreamHome) -> list[dict[str, Any]]:
+    """Return the rows that lie behind a mark and are before it."""
+    (segment,) = home.stream(NAME).layout.segments
+    rows = events_in(home.stream(NAME))
+    return [
+        row
+        for entry in home.stream(NAME).marks()
+        if entry.lower is not None
+        for row in rows[entry.cut[segment.id] :]
+        if row["at"].timestamp() * 1_000_000 < entry.lower
+    ]
+
+
+def start(job: LandingJob) -> processes.Child:
     """Start a process for a job."""
-    command = [sys.executable, __file__, json.dumps(asdict(job))]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return processes.start(__spec__.name, json.dumps(asdict(job)))
 
 
-def finish(process: "subprocess.Popen[str]") -> tuple[int, str]:
-    """Wait for the end of a process; return how it ended, and what it said."""
-    said, _ = process.communicate(timeout=60)
-    return process.returncode, said.strip()
+def finish(process: processes.Child) -> tuple[int, str]:
+    """Wait for a process; return its exit code and the code of the error that it printed."""
+    code, printed = processes.finish(process)
+    return code, processes.error_code(printed)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -79,13 +78,6 @@ def console(tool: str, *arguments: str, given: str | None = None) -> str:
     return done.stdout
 
 
-def wait_until(condition: Callable[[], Any], seconds: float = 20) -> None:
-    give_up = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < give_up, "it did not happen"
-        time.sleep(0.005)
-
-
 def in_thread(action: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
     outcome: list[object] = []
 
@@ -129,13 +121,13 @@ def write_by_hand(broker: KafkaBroker, stream: Stream, value: bytes | None, **mo
 def away_once(home: StreamHome, stream: Stream) -> None:
     """Let Kafka be away for the next one who waits for records to arrive."""
     connection, _ = home.local.kafka_log._connections.of(stream.info)
-    arrived = connection.arrived
+    arrived = connection.await_delivery
 
     def away(topic: str, flight: Any) -> Any:
-        connection.arrived = arrived  # type: ignore[method-assign]
+        connection.await_delivery = arrived  # type: ignore[method-assign]
         raise KafkaAway("Kafka is away.", rule="It is asked again.", remedy="Wait.")
 
-    connection.arrived = away  # type: ignore[method-assign]
+    connection.await_delivery = away  # type: ignore[method-assign]
 
 
 CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"

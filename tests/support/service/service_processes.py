@@ -1,13 +1,11 @@
 """Services as processes of their own, and what others do by way of them until it is enough."""
 
-import os
 import signal
-import subprocess
-import sys
 import time
 from typing import Any
 
 from floodmark.streams import connect
+from support import processes
 from support.streams.stream_processes import KEYS
 
 
@@ -16,13 +14,8 @@ class Serving:
 
     def __init__(self, store: str, *options: str, environment: dict[str, str] | None = None) -> None:
         code = "import sys; from floodmark.cli import main; sys.exit(main(sys.argv[1:]))"
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", code, "serve", "--home", store, "--port", "0", *options],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, **(environment or {})},
-        )
+        options = ("serve", "--home", store, "--port", "0", *options)
+        self.process = processes.start("-c", code, *options, environment=environment)
 
     @property
     def url(self) -> str:
@@ -49,7 +42,7 @@ class Serving:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
-        for pipe in (self.process.stdout, self.process.stderr):
+        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
             if pipe is not None:
                 pipe.close()
 

@@ -7,9 +7,7 @@ beside the home, as Spark's checkpoint would be.
 import json
 import os
 import signal
-import subprocess
 import sys
-import time
 import traceback
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -28,7 +26,9 @@ from floodmark.sinks.manifest.files import FileManifestLog
 from floodmark.sinks.manifest.target import ManifestLog, ManifestOptions, ManifestPart, ManifestTarget
 from floodmark.sinks.manifest.topic import PlainProducer, TopicManifestLog
 from floodmark.sinks.target import Failpoint, no_failpoint
+from support import processes
 from support.sinks.sink_process import BEFORE_COMMIT_LOG, chain, rows_of
+from support.waiting import wait_until
 
 SCHEMA = json.dumps(
     {"type": "struct", "fields": [{"name": "n", "type": "long", "nullable": True, "metadata": {}}]},
@@ -74,13 +74,13 @@ def put(
         failpoint(HALF_WRITTEN)
         # As if it had been one: rows are counted from the first.
         return [ManifestPart(task, half), *_rest(producer, log, attempt, rows[half:])]
-    directory = log.begin(attempt)
+    directory = log.attempt_directory(attempt)
     directory.mkdir()
     for name, some in (("a", numbers[:half]), ("b", numbers[half:]), ("c", [])):
         pq.write_table(pa.table({"n": pa.array(some, pa.int64())}), directory / f"{name}.parquet")
         if name == "a":
             failpoint(HALF_WRITTEN)
-    return list(log.made(attempt))
+    return list(log.attempt_parts(attempt))
 
 
 def _rest(producer: PlainProducer, log: Any, attempt: str, rows: Any) -> list[ManifestPart]:
@@ -163,9 +163,7 @@ def serve() -> None:
         if jobs[0].by == "stop":
             # The first stops in the middle; the others run; then it goes on.
             sleeper = fork(jobs[0])
-            give_up = time.monotonic() + 60
-            while not Path(jobs[0].home, "stopped").exists() and time.monotonic() < give_up:
-                time.sleep(0.01)
+            wait_until(Path(jobs[0].home, "stopped").exists, 60)
             codes = [ended(fork(job)) for job in jobs[1:]]
             os.kill(sleeper, signal.SIGCONT)
             codes.insert(0, ended(sleeper))
@@ -178,9 +176,7 @@ class Processes:
     """Runs jobs in processes of their own."""
 
     def __init__(self) -> None:
-        self._server = subprocess.Popen(
-            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        self._server = processes.start(__spec__.name)
 
     def run(self, *jobs: Job) -> list[int]:
         """Run jobs one after the other, and return how they ended."""
@@ -192,7 +188,7 @@ class Processes:
         return codes
 
     def close(self) -> None:
-        self._server.communicate(timeout=60)
+        processes.finish(self._server)
 
 
 if __name__ == "__main__":

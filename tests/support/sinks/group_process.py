@@ -3,12 +3,34 @@
 import os
 import pickle
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
-from floodmark.sinks import Batch, GroupWriter, OutRow, group_of, partition_of
+from floodmark.sinks import Batch, GroupLayout, GroupResult, GroupWriter, OutRow, TargetOptions, group_of, partition_of
+from floodmark.sinks.startup import SourceBounds
+from support import processes
+from support.sinks.sink_places import START, Spot, batch, place
+
+OPTIONS = TargetOptions(timeout=10.0)
+TWO = GroupLayout(partitions=4, groups=2)
+PLACES: list[Spot] = [START, (1, 10), (2, 20), (3, 30), (4, 40)]
+
+
+def everything(sources: Any) -> dict[str, SourceBounds]:
+    """Return bounds that hold all rows."""
+    return {source: SourceBounds(0, 0, 10**9) for source in sources}
+
+
+def numbered(number: int, *, stateful: bool = False, query_id: str = "q1") -> Batch:
+    """Return the batch of a number, from 1 on."""
+    return batch(place(S=PLACES[number - 1]), place(S=PLACES[number]), stateful=stateful, query_id=query_id)
+
+
+def work(writer: GroupWriter, given: Batch, hook: Any = lambda place: None) -> GroupResult:
+    """Write the rows of a group, as a task does."""
+    return writer.write(lambda _: rows_for(writer, given), given, failpoint=hook)
 
 
 def rows_for(writer: GroupWriter, given: Batch) -> list[list[OutRow]]:
@@ -24,18 +46,18 @@ def rows_for(writer: GroupWriter, given: Batch) -> list[list[OutRow]]:
     return [found[start : start + 2] for start in range(0, len(found), 2)]
 
 
-def work_and_die(directory: Path, writer: GroupWriter, given: Batch, place: str) -> int:
+def work_and_die(directory: Path, writer: GroupWriter, given: Batch, failpoint: str) -> int:
     """Let a process write for a group, and be killed; return how it ended."""
     task = directory / "task"
-    task.write_bytes(pickle.dumps((writer, given, place)))
-    return subprocess.run([sys.executable, __file__, str(task)], timeout=60, check=False).returncode
+    task.write_bytes(pickle.dumps((writer, given, failpoint)))
+    return processes.run(__spec__.name, str(task))[0]
 
 
 if __name__ == "__main__":
-    writer, given, place = pickle.loads(Path(sys.argv[1]).read_bytes())
+    writer, given, failpoint = pickle.loads(Path(sys.argv[1]).read_bytes())
 
     def die(reached: str) -> None:
-        if reached == place:
+        if reached == failpoint:
             # Let what was sent arrive.
             time.sleep(0.3)
             os.kill(os.getpid(), signal.SIGKILL)

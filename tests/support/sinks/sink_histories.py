@@ -107,7 +107,7 @@ class Checkpoint:
 class Gate(Protocol):
     """What may be asked whether a batch is to be written. It keeps what it has learned in the target."""
 
-    def cuts(self, starts: QueryPosition | None) -> tuple[BatchStop, ...]: ...
+    def batch_stops(self, starts: QueryPosition | None) -> tuple[BatchStop, ...]: ...
     def write(self, batch: Batch, number: int, output: list[tuple[Hashable, Row | None]]) -> list[Hashable]: ...
 
 
@@ -118,7 +118,7 @@ class Floodmarks:
         self.is_stateful = is_stateful
         self.progress: Progress | None = None
 
-    def cuts(self, starts: QueryPosition | None) -> tuple[BatchStop, ...]:
+    def batch_stops(self, starts: QueryPosition | None) -> tuple[BatchStop, ...]:
         return required_stops(self.progress, starts, is_stateful=self.is_stateful)
 
     def write(self, batch: Batch, number: int, output: list[tuple[Hashable, Row | None]]) -> list[Hashable]:
@@ -149,7 +149,7 @@ class Query:
         self._queries = 0
         self.checkpoint = self._new()
         self.old: list[Checkpoint] = []
-        self._cuts = gate.cuts(None)
+        self._stops = gate.batch_stops(None)
 
     @property
     def expected(self) -> Counter[Hashable]:
@@ -194,10 +194,10 @@ class Query:
     def _plan(self) -> QueryPosition:
         """Choose where a batch ends: anywhere, but not beyond a place where all must end."""
         start = self._end(self.checkpoint.committed - 1)
-        self._cuts = tuple(stop for stop in self._cuts if not is_same(stop.place, start))
-        limits = self._cuts[0].place if self._cuts else None
-        if self._cuts and self._cuts[0].in_one:
-            return self._cuts[0].place
+        self._stops = tuple(stop for stop in self._stops if not is_same(stop.position, start))
+        limits = self._stops[0].position if self._stops else None
+        if self._stops and self._stops[0].in_one:
+            return self._stops[0].position
         last = {name: source.offsets[-2] for name, source in self.sources.items()}
         if limits is None and not is_at_most(last, start):
             # A source ticks once more when the watermark has moved for the last time.
@@ -243,7 +243,7 @@ class Query:
     def _start(self, checkpoint: Checkpoint) -> None:
         self.checkpoint = checkpoint
         begun = len(checkpoint.planned)
-        self._cuts = self.gate.cuts(self._end(begun - 1) if begun else None)
+        self._stops = self.gate.batch_stops(self._end(begun - 1) if begun else None)
 
     def _new(self) -> Checkpoint:
         self._queries += 1

@@ -6,7 +6,6 @@ What it has done is in a file beside the home, as Spark's checkpoint would be: t
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -23,6 +22,7 @@ from floodmark.errors import FloodmarkError
 from floodmark.kafka import KafkaSettings
 from floodmark.sinks import Batch, KafkaTarget, OutRow, Sink, TargetOptions
 from floodmark.sinks.kafka.rows import OutRows, RowColumns
+from support import processes
 
 ROWS = 10
 BATCHES = 4
@@ -144,22 +144,15 @@ def act(job: Job) -> None:
         raise Stopped(job.die_at)
 
 
-def start(job: Job) -> "subprocess.Popen[str]":
+def start(job: Job) -> processes.Child:
     """Start a process for a job."""
-    command = [sys.executable, __file__, json.dumps(asdict(job))]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return processes.start(__spec__.name, json.dumps(asdict(job)))
 
 
-def finish(process: "subprocess.Popen[str]", seconds: float = 60) -> tuple[int, str]:
-    """Wait for a process, and return how it ended and the code of the error that it told."""
-    try:
-        out, errors = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.communicate()
-        raise
-    told = [line for line in out.splitlines() if line.startswith("error ")]
-    return process.returncode, told[-1].removeprefix("error ") if told else errors.strip()
+def finish(process: processes.Child, seconds: float = 60) -> tuple[int, str]:
+    """Wait for a process; return its exit code and the code of the error that it printed."""
+    code, printed = processes.finish(process, seconds)
+    return code, processes.error_code(printed)
 
 
 __all__ = ["BATCHES", "BEFORE_COMMIT_LOG", "ROWS", "Job", "Stopped", "bind", "chain", "finish", "run", "start"]

@@ -8,6 +8,7 @@ from typing import Any
 
 from floodmark.kafka import Fetcher, KafkaCluster, KafkaSettings, MarkRecord
 from floodmark.sinks import TS_HEADER, Progress
+from support.waiting import wait_until
 
 
 class Topics:
@@ -66,10 +67,10 @@ class Topics:
     def wait_until_decided(self, seconds: float = 30) -> None:
         """Wait until no transaction is open: until then readers do not see the end."""
         parts = range(self.cluster.topic(self.topic).partitions)
-        give_up = time.monotonic() + seconds
-        while self.cluster.ends(self.topic, parts) != self.cluster.ends(self.topic, parts, committed=False):
-            assert time.monotonic() < give_up, "a transaction hangs"
-            time.sleep(0.05)
+        wait_until(
+            lambda: self.cluster.ends(self.topic, parts) == self.cluster.ends(self.topic, parts, committed=False),
+            seconds,
+        )
 
     def check(self, rows: int) -> None:
         """See that the first so many numbers are there, each once, in order, and that the records agree."""

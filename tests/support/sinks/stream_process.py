@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +19,7 @@ from floodmark.errors import FloodmarkError
 from floodmark.sinks import Batch, BatchOutcome, KeyedRows, Sink, StreamShape, StreamTarget, TargetOptions
 from floodmark.sinks.target import no_failpoint
 from floodmark.streams import EntryKind, Stream, StreamHome, connect
+from support import processes
 from support.sinks.sink_process import BATCHES, chain
 
 NAME = "shop/out"
@@ -149,10 +149,9 @@ def run(job: StreamJob) -> None:
         StreamQuery(home, job, reached=reached).start().run(on_batch=on_batch)
 
 
-def start(job: StreamJob) -> "subprocess.Popen[str]":
+def start(job: StreamJob) -> processes.Child:
     """Start a process for a job."""
-    command = [sys.executable, __file__, json.dumps(asdict(job))]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return processes.start(__spec__.name, json.dumps(asdict(job)))
 
 
 if __name__ == "__main__":

@@ -9,14 +9,19 @@ from pyspark.sql import DataFrame, SparkSession
 
 from floodmark.spark import session
 from support.spark.spark_feed import SHORT_LIVED, Feed, Running
+from support.spark.warm_workers import warm_workers
 from support.spark.watermark_feed import Count, Counting, Orders
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    started = session("floodmark-tests", conf=SHORT_LIVED)
-    yield started
-    started.stop()
+    with warm_workers() as environment:
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in environment.items():
+                patch.setenv(name, value)
+            started = session("floodmark-tests", conf=SHORT_LIVED)
+        yield started
+        started.stop()
 
 
 @pytest.fixture

@@ -33,14 +33,14 @@ def dies_at(place: str, times: int) -> Callable[[str], None]:
 
 def main(settings: dict[str, Any]) -> None:
     """Run the queries until they have read everything, unless one dies."""
-    spec_of: Any = vars(_write_stream)["spec_of"]
+    spec_of: Any = vars(_write_stream)["sink_spec"]
     place, kind, times = settings.get("kill") or ("", "", 0)
 
     def with_failpoint(to: str, sink: str, *more: Any) -> Any:
         spec = spec_of(to, sink, *more)
         return dataclasses.replace(spec, failpoint=dies_at(place, times)) if sink == kind else spec
 
-    vars(_write_stream)["spec_of"] = with_failpoint
+    vars(_write_stream)["sink_spec"] = with_failpoint
     home, checkpoints = Path(settings["home"]), Path(settings["checkpoints"])
     spark = fm.session("floodmark-sinks", conf=SHORT_LIVED)
     queries = [

@@ -96,7 +96,7 @@ class SinkFeed(StreamFeed):
 
 def fail_at(monkeypatch: pytest.MonkeyPatch, place: str, times: int = 1) -> None:
     """Let sinks that are started from now on fail when they come to a place for the nth time."""
-    spec_of: Any = vars(_write_stream)["spec_of"]
+    spec_of: Any = vars(_write_stream)["sink_spec"]
     left = [times]
 
     def check(reached: str) -> None:

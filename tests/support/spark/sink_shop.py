@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 import floodmark as fm
 from floodmark.kafka import Fetcher, KafkaCluster, KafkaSettings
-from floodmark.streams import connect
+from floodmark.streams import Stream, connect
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 KINDS = ("rows", "windows", "chained", "joined")
@@ -126,3 +126,19 @@ def found(servers: str, topic: str, kind: str, *, committed: bool = True) -> Cou
         )
     finally:
         fetcher.close()
+
+
+def rows_in(stream: Stream) -> list[dict[str, Any]]:
+    """Return the rows of a stream, segment by segment."""
+    return [
+        row
+        for segment in stream.layout.segments
+        for chunk in stream.read(segment.id)
+        for row in chunk.batch.to_pylist()
+    ]
+
+
+def windows_in(stream: Stream) -> Counter[tuple[int, int]]:
+    """Return the windows of a stream, as (start in seconds, count)."""
+    rows = rows_in(stream)
+    return Counter((int((row["window"]["start"] - START).total_seconds()), row["count"]) for row in rows)

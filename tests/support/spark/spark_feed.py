@@ -13,10 +13,12 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
+from support.spark.class_archive import archive_option
+
 EPOCH_US = 1_767_225_600_000_000  # 2026-01-01T00:00:00Z
 FAR_FUTURE = 3_000_000_000
 # Most of what a short query costs is compiling; the simple compiler halves the time of the whole run.
-SHORT_LIVED = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+SHORT_LIVED = {"spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1{archive_option()}"}
 SCHEMA = "t_us bigint, mark_us bigint, key string"
 
 Line = dict[str, int | str | None]

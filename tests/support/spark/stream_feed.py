@@ -1,11 +1,13 @@
 """A stream that is written step by step under a clock that stands still, and queries that read it in portions."""
 
+import random
 from collections.abc import Callable, Iterable
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
 
 import floodmark as fm
 from floodmark.bindings import BoundStream
@@ -81,6 +83,31 @@ class StreamFeed:
     def close(self) -> None:
         self._writer.close()
         self.home.close()
+
+
+def history(seed: int) -> list[Any]:
+    """Return what a writer does: rows near its time, some of them late, marks, ends of timestamps."""
+    chosen = random.Random(seed)
+    steps: list[Any] = []
+    time = 0
+    for _ in range(6):
+        steps.append([max(0, time + 5 * chosen.randint(-3, 3)) for _ in range(chosen.randint(1, 3))])
+        if chosen.random() < 0.6:
+            time += 5 * chosen.randint(0, 3)
+            steps.append(time)
+        if chosen.random() < 0.7:
+            steps.append(None)
+    return [*steps, time + 100, None]
+
+
+def tumbling(feed: StreamFeed, limits: Any) -> DataFrame:
+    """Return how many rows there are in every ten seconds, and the sum of their ids."""
+    rows = feed.read(late="strict", operators="windows", **limits)
+    return (
+        rows.groupBy(F.window("t", "10 seconds"))
+        .agg(F.count("*"), F.sum("id"))
+        .select("window.start", "count(1)", "sum(id)")
+    )
 
 
 def seconds(row: Row, *columns: str) -> tuple[Any, ...]:

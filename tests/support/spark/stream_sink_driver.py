@@ -34,7 +34,7 @@ def main(settings: dict[str, Any]) -> None:
         spec: Any = spec_of(to, sink, *more)
         return dataclasses.replace(spec, failpoint=dies_at(place, times)) if sink == dying else spec
 
-    vars(_write_stream)["spec_of"] = with_failpoint
+    vars(_write_stream)["sink_spec"] = with_failpoint
     home, checkpoints = Path(settings["home"]), Path(settings["checkpoints"])
     spark = fm.session("floodmark-stream-sinks", conf={**SHORT_LIVED, "spark.sql.shuffle.partitions": "2"})
     given: dict[str, Any] = {"home": home, "trigger": {"availableNow": True}}

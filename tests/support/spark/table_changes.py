@@ -83,5 +83,5 @@ class Changes(StreamFeed):
 
 def at_failpoint(monkeypatch: pytest.MonkeyPatch, act: Callable[[str], None]) -> None:
     """Let something be done whenever a sink that is started from now on comes to a place."""
-    spec_of: Any = vars(_write_stream)["spec_of"]
+    spec_of: Any = vars(_write_stream)["sink_spec"]
     monkeypatch.setattr(_write_stream, "sink_spec", lambda *given: dataclasses.replace(spec_of(*given), failpoint=act))

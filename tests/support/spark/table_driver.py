@@ -61,7 +61,7 @@ def main(settings: dict[str, Any]) -> None:
         own = dies_at(place if sink == victim else "", times)
         return dataclasses.replace(spec, failpoint=own) if sink == victim or sink == "topic-rows" else spec
 
-    vars(_write_stream)["spec_of"] = with_failpoint
+    vars(_write_stream)["sink_spec"] = with_failpoint
     directory = Path(settings["directory"])
     # Each task may fail once.
     spark = fm.session("floodmark-tables", conf={**SHORT_LIVED, "spark.master": "local[2,4]"})

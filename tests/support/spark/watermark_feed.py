@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -16,16 +16,6 @@ BASE = 1_790_000_000 // 60 * 60
 """The second from which times are counted."""
 
 _names = count()
-
-Found = TypeVar("Found")
-
-
-def eventually(look: Callable[[], Found], is_right: Callable[[Found], bool]) -> Found:
-    """Return what is found, as soon as it is right: what Spark tells comes after what it does."""
-    deadline = time.monotonic() + 30
-    while not is_right(found := look()) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return found
 
 
 class Orders:

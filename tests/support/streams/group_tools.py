@@ -1,8 +1,6 @@
 """What tests of reader groups read, and how their readers crash."""
 
 import json
-import time
-from collections.abc import Callable
 from typing import Any
 
 from floodmark.streams import ReadBatch, Reader, ReaderGroup, StreamHome
@@ -50,12 +48,4 @@ def fill(home: StreamHome, stream: str, events: int, first: int = 0, writer: str
 
 
 def counts(group: ReaderGroup) -> list[int]:
-    return sorted(len(reader.shares) for reader in group.state.readers)
-
-
-def until(condition: Callable[[], Any], seconds: float = 20) -> None:
-    """Wait for something to become true."""
-    give_up = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < give_up, "it did not happen"
-        time.sleep(0.005)
+    return sorted(len(reader.segments) for reader in group.state.readers)

@@ -77,13 +77,5 @@ def start(target: Any, *args: Any) -> Any:
     return process
 
 
-def until(condition: Any, seconds: float = 20) -> None:
-    """Wait for something to become true."""
-    give_up = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < give_up, "it did not happen"
-        time.sleep(0.01)
-
-
 def lowers(stream: Stream) -> list[int]:
     return [entry.lower for entry in stream.marks() if entry.kind.value == "watermark" and entry.lower is not None]

@@ -41,7 +41,7 @@ def test_b2_an_offset_has_the_lowest_timestamp_whose_end_is_above_it(partition: 
 def test_what_is_not_bound_or_not_known_has_no_timestamp_and_is_refused_in_bulk() -> None:
     assert ORDERS.ts_of(7, 0) is None
     with pytest.raises(
-        OffsetNotBound, match="Partition 0 of 'orders' is bound up to 8, and 9 was asked for"
+        OffsetNotBound, match="Partition 0 of 'orders' is bound up to 8, but 9 was asked for"
     ) as refusal:
         ORDERS.ts_of_many(0, [1, 9, 2])
     assert refusal.value.fields == {"source": "orders", "partition": 0, "offset": 9, "end": 8}
@@ -145,7 +145,7 @@ def test_c2_a_quiet_partition_is_never_unbound() -> None:
 
 
 def test_c8_the_open_timestamp_is_never_compacted() -> None:
-    with pytest.raises(BindingInvalid, match="compacted to 5000, and 5000 is open"):
+    with pytest.raises(BindingInvalid, match="compacted to 5000, but 5000 is open"):
         ORDERS.compact(5000)
     assert ORDERS.compact(4999).append(5000, {0: 9}).ts_of(0, 8) == 5000
 
@@ -167,7 +167,7 @@ def test_q1_reads_are_valid_from_since_to_below_upper(ts: int, is_valid: bool) -
 
 def test_q1_without_a_timestamp_the_newest_is_read_and_there_may_be_none() -> None:
     assert ORDERS.read_ts() == 4999
-    with pytest.raises(TimestampNotValid, match="500 of 'orders' is open, and no other was there before"):
+    with pytest.raises(TimestampNotValid, match="500 of 'orders' is open, and there is no earlier one"):
         BindingHistory.start(500, "orders").read_ts()
 
 
@@ -222,7 +222,7 @@ def test_s8_compaction_keeps_the_watermarks_of_what_can_be_read(since: int) -> N
     for ts in range(since, 40):
         assert compacted.watermark_at(ts) == STAMPED.watermark_at(ts)
         assert compacted.watermark_before(ts) == STAMPED.watermark_before(ts)
-    with pytest.raises(TimestampNotValid, match="so what was before it is not known"):
+    with pytest.raises(TimestampNotValid, match="so what was bound before it is not known"):
         compacted.watermark_before(since - 1)
 
 

@@ -112,7 +112,7 @@ def test_d7_a_dropped_source_leaves_nothing_and_starts_anew(source: Source, home
     source.hold("K", 500)
     source.bindings.tick("S", {0: 5}, {"at": 1})
     source.bindings.drop("S")
-    assert source.bindings._histories._known == {}
+    assert source.bindings._histories._histories == {}
     assert count(home) == {"source": 1, "pair": 0, "watermark": 0, "hold": 0}
     with pytest.raises(UnknownSource):
         source.history  # noqa: B018

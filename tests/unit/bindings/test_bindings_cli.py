@@ -58,7 +58,7 @@ def columns(line: str) -> list[str]:
 def test_without_anything_there_is_nothing_to_show(tmp_path: Path, ask: Ask) -> None:
     Home.open(tmp_path).close()
     assert ask("bindings") == "No source has been registered yet.\n"
-    assert ask("holds") == "Nobody holds anything.\n"
+    assert ask("holds") == "There are no holds.\n"
 
 
 def test_sources_are_listed_with_how_far_they_have_come(bindings: Bindings, ask: Ask) -> None:
@@ -91,10 +91,10 @@ def test_one_source_is_shown_with_its_newest_timestamps(bindings: Bindings, ask:
     assert "  tick: 1 s" in lines
     assert "  compaction window: 1 h" in lines
     assert any(line.startswith("  held by: stuck at") for line in lines)
-    assert "The newest 10 of 14 timestamps; --json has all." in lines
+    assert "The newest 10 of 14 timestamps; --json prints all." in lines
     newest = bindings.history("shop/orders").pairs()[-1]
     assert [*columns(lines[-2])] == [str(newest.ts), "2023-11-14 12:14:01", "1", "13", "14"]
-    assert lines[-1] == "  watermarks there: at 2023-11-14 12:00:14 UTC"
+    assert lines[-1] == "  watermarks at the newest: at 2023-11-14 12:00:14 UTC"
     assert len([line for line in lines if line.startswith("16999")]) == 12, "two partitions in the last two"
 
 
@@ -109,9 +109,9 @@ def test_one_source_is_one_json_object_with_everything(bindings: Bindings, ask: 
 
 def test_a_source_of_which_nothing_is_bound_is_shown(bindings: Bindings, ask: Ask) -> None:
     bindings.register("new", kind="stream", identity=1)
-    assert "Nothing has been bound yet." in ask("bindings", "new").splitlines()
-    assert "  held by: nobody" in ask("bindings", "new").splitlines()
-    assert "  compaction window: none: everything is kept" in ask("bindings", "new").splitlines()
+    assert "No offsets have been bound yet." in ask("bindings", "new").splitlines()
+    assert "  held by: no holds" in ask("bindings", "new").splitlines()
+    assert "  compaction window: none: all timestamps are kept" in ask("bindings", "new").splitlines()
 
 
 @pytest.mark.parametrize("at", [str(NOON + 125 * SECOND), "2023-11-14T12:02:05Z", "2023-11-14 13:02:05+01:00"])
@@ -133,7 +133,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "holds of a source that is not there": (["holds", "x"], "[unknown-source]"),
     "a holder that is not there": (
         ["release", "shop/orders", "nobody"],
-        "Those who hold are: stuck, alive. [unknown-hold]",
+        "Name one of its holders: stuck, alive. [unknown-hold]",
     ),
     "an age that is none": (["release", "shop/orders", "--older-than", "old"], "[invalid-option]"),
 }

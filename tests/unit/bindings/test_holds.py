@@ -163,7 +163,7 @@ def test_a_hold_moves_forward_only_and_may_be_taken_anew_further_back(source: So
 def test_a_hold_that_was_released_is_not_moved(source: Source) -> None:
     source.hold("K", 2000)
     source.bindings.release("S", "K")
-    with pytest.raises(UnknownHold, match="'K' holds nothing of 'S'"):
+    with pytest.raises(UnknownHold, match="'K' has no hold on 'S'"):
         source.bindings.advance_hold("S", "K", 3000 * MS)
 
 

@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from floodmark.bindings import BindingHistory
 from floodmark.bindings.timestamps import Proposal, Proposals
 from floodmark.errors import HomeUnusable, MintLost
+from support.examples import examples
 
 TICK = 10
 PARTITIONS = st.integers(0, 2)
@@ -147,4 +148,4 @@ class ProposalHistories(RuleBasedStateMachine):
 
 
 TestProposalHistories = ProposalHistories.TestCase
-TestProposalHistories.settings = settings(max_examples=300, stateful_step_count=30)
+TestProposalHistories.settings = settings(max_examples=examples(300), stateful_step_count=30)

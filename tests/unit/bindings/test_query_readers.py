@@ -50,15 +50,15 @@ def home(tmp_path: Path) -> Iterator[Home]:
 
 def test_a_reader_is_told_the_stops_until_they_are_passed(home: Home) -> None:
     readers = QueryReaders(home)
-    readers.expect("out", ["frame"], [Q, R], settles=True)
-    readers.begin("frame", "s", at(0))
+    readers.expect("out", ["frame"], [Q, R], extra_empty_batch=True)
+    readers.register("frame", "s", at(0))
     told = readers.stops("q")
     assert told is not None
-    assert (told.source, told.left, told.settles) == ("s", (Q, R), True)
-    readers.passed("out", 1)
+    assert (told.source, told.remaining, told.extra_empty_batch) == ("s", (Q, R), True)
+    readers.record_passed("out", 1)
     again = readers.stops("q")
     assert again is not None
-    assert again.left == (R,)
+    assert again.remaining == (R,)
     found = readers.find("q")
     assert found is not None
     assert (found.query, found.source, found.first) == ("out", "s", at(0))
@@ -66,23 +66,23 @@ def test_a_reader_is_told_the_stops_until_they_are_passed(home: Home) -> None:
 
 def test_a_reader_for_which_nobody_waits_is_of_no_query(home: Home) -> None:
     readers = QueryReaders(home)
-    readers.begin("frame", "s", at(0))
+    readers.register("frame", "s", at(0))
     assert readers.find("q") is None
-    readers.expect("out", ["frame"], [], settles=False)
-    readers.begun("out")
-    readers.begin("frame", "s", at(0, of="other"))
+    readers.expect("out", ["frame"], [], extra_empty_batch=False)
+    readers.stop_expecting("out")
+    readers.register("frame", "s", at(0, of="other"))
     assert readers.stops("other") is None
 
 
 def test_a_query_that_starts_again_gets_other_stops(home: Home) -> None:
     readers = QueryReaders(home)
-    readers.expect("out", ["frame"], [Q, R], settles=True)
-    readers.begin("frame", "s", at(0))
-    readers.passed("out", 2)
-    readers.expect("out", [], [R], settles=True)
+    readers.expect("out", ["frame"], [Q, R], extra_empty_batch=True)
+    readers.register("frame", "s", at(0))
+    readers.record_passed("out", 2)
+    readers.expect("out", [], [R], extra_empty_batch=True)
     told = readers.stops("q")
     assert told is not None
-    assert told.left == (R,)
+    assert told.remaining == (R,)
     assert readers.names("out") == {"frame"}
     readers.forget("out")
     assert readers.stops("q") is None

@@ -22,6 +22,7 @@ from floodmark.control import Home
 from floodmark.errors import MintLost, SourceTruncated, TimestampNotValid, UnknownHold
 from floodmark.testing import ManualClock
 from support.bindings.bound_sources import check_rows
+from support.examples import examples
 
 SECOND = 1_000_000
 WHO = st.integers(0, 1)
@@ -183,4 +184,4 @@ def test_every_stored_history_agrees_with_the_model(empty_file: Path) -> None:
         pass
 
     OnCopies.empty_file = empty_file
-    run_state_machine_as_test(OnCopies, settings=settings(max_examples=60, stateful_step_count=30))
+    run_state_machine_as_test(OnCopies, settings=settings(max_examples=examples(60), stateful_step_count=30))

@@ -25,9 +25,9 @@ def test_a_plan_is_shown_with_cells_ranges_and_reasons(asked: Asked) -> None:
     assert asked.lines("plan", "--rows", "3") == [
         "orders: 20 cells are due (new 20)",
         "reads: 2020-01-01 to 2020-01-11 (UTC)",
-        "this run: 15 cells in 15 rows",
-        "later runs: 5 cells, beyond the limit of 15 a run",
-        "estimate: none: nothing was read yet",
+        "this run: 15 cells in 15 ranges",
+        "later runs: 5 cells, above the limit of 15 per run",
+        "estimate: none: nothing has been read yet",
         "",
         "unit cell reads from to reason failed",
         "shop=north 2020-01-01 .. 2020-01-02 2020-01-01 2020-01-02 new -",
@@ -97,7 +97,7 @@ def test_a_large_plan_is_shown_by_its_totals(asked: Asked) -> None:
 def test_what_is_held_back_or_in_quarantine_is_told_with_its_why(known: Asked) -> None:
     record(known, {("south", 1)})
     lines = known.lines("plan")
-    assert "in quarantine: 1 cells, which have failed too often" in lines
+    assert "in quarantine: 1 cells, failed too often" in lines
     assert "shop=south 2020-01-02 .. 2020-01-03 2020-01-02 2020-01-03 failed 2 failed 2 times in a row: timed out" in [
         line.partition("\ufffd")[0] for line in lines
     ]

@@ -1,7 +1,7 @@
 """Claims about what `floodmark ingest` does: backfills, retries, edits and runs, and what it refuses."""
 
 import json
-import subprocess
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +17,7 @@ from floodmark.control import Home
 from floodmark.errors import UnknownUnit
 from floodmark.ingest import Ingestion, LandingResult, PlannedRange, Range, Run, load_job
 from support.cli.asking_jobs import DAY, FILE, START, Asked, asking_jobs, record
+from support.processes import run
 
 
 @pytest.fixture
@@ -49,18 +50,18 @@ def test_a_backfill_may_be_the_first_thing_that_happens_to_a_job(asked: Asked) -
 def test_a_retry_lets_go_of_the_quarantine(known: Asked) -> None:
     record(known, {("south", 1)})
     assert known.json("plan")["totals"]["quarantined"] == 1
-    assert known.text("retry", job="orders") == "1 ranges that had failed are tried again.\n"
+    assert known.text("retry", job="orders") == "1 failed ranges will be tried again.\n"
     assert known.json("plan")["totals"]["failed"] == 1
-    assert known.text("retry") == "Nothing that has failed is there.\n"
+    assert known.text("retry") == "No failed ranges to retry.\n"
 
 
 def test_an_edit_is_written_down_and_can_be_undone(known: Asked) -> None:
     argv = ("--from", "2020-01-02", "--to", "2020-01-03", "--unit", "shop=south", "--note", "loaded by hand")
     said = known.text("edit", *argv, "--covered")
-    assert said == "Written down as the event 2; `--undo 2` takes it back.\n"
+    assert said == "Recorded as event 2; `--undo 2` reverts it.\n"
     assert known.lines("status")[1] == "complete through: 2020-01-08"
     assert known.lines("history", "--events")[1] == "2 edit now ann@desk 2020-01-02 2020-01-03 loaded by hand"
-    assert known.text("edit", "--undo", "2", job="orders") == "The edit 2 is undone.\n"
+    assert known.text("edit", "--undo", "2", job="orders") == "Undid event 2.\n"
     assert known.lines("status")[1] == "complete through: 2020-01-02"
     known.text("edit", "--from", "2020-01-05", "--to", "P5D", "--missing")
     assert known.json("plan")["totals"]["gap"] == 2
@@ -69,10 +70,10 @@ def test_an_edit_is_written_down_and_can_be_undone(known: Asked) -> None:
 REFUSED: dict[str, tuple[list[str], str]] = {
     "a job that is not known": (["history", "--json", "nowhere"], "[unknown-job]"),
     "a file that is not there": (["status", "nowhere.toml"], "[job-file-missing]"),
-    "half a range": (["retry", "orders", "--from", "2020-01-01"], "There is only --from."),
+    "half a range": (["retry", "orders", "--from", "2020-01-01"], "Only --from is set."),
     "a reversed range": (["edit", "orders", "--covered", "--from", "P1D", "--to", "P2D"], "Swap --from and --to"),
     "an empty range": (["edit", "orders", "--covered", "--from", "P1D", "--to", "P1D"], "name a later --to"),
-    "an edit of nothing": (["edit", "orders", "--covered"], "An edit is about a range."),
+    "an edit of nothing": (["edit", "orders", "--covered"], "An edit needs a range."),
     "a time that is none": (["retry", "orders", "--from", "yesterday", "--to", "-"], "[bound-invalid]"),
     "a unit that is not known": (
         ["edit", "orders", "--missing", "--from", "P2D", "--to", "P1D", "--unit", "suoth"],
@@ -117,7 +118,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "no job": (["plan"], "required: JOB"),
     "no range of a backfill": (["backfill", "x"], "required: --from, --to"),
     "an edit of neither kind": (["edit", "x", "--from", "P2D", "--to", "P1D"], "--covered"),
-    "no rows": (["plan", "x", "--rows", "0"], "not above 0"),
+    "no rows": (["plan", "x", "--rows", "0"], "must be above 0"),
 }
 
 
@@ -138,9 +139,9 @@ def test_what_a_properties_file_does_not_say_is_said_aloud(asked: Asked) -> None
     out, err = asked.run("plan", job=str(path))
     assert "(America/Los_Angeles)" in out
     assert err.splitlines() == [
-        f"floodmark: {path}: It names no zone: America/Los_Angeles is meant, as in DIL. "
-        "Add source.timezone to name one.",
-        f"floodmark: {path}: It names no time to read: 2019-01-01 to now is meant, as in DIL.",
+        f"floodmark: {path}: No zone is set: using America/Los_Angeles, as DIL does. "
+        "Set source.timezone to choose another.",
+        f"floodmark: {path}: No time range is set: using 2019-01-01 to now, as DIL does.",
         f"floodmark: {path}: Not translated: ms.source.uri.",
     ]
     assert len(asked.json("plan", job=str(path))["notes"]) == 3
@@ -188,13 +189,13 @@ def executor(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counting]:
 def test_a_run_tells_what_it_did_and_its_exit_code_that_something_failed(asked: Asked, executor: Counting) -> None:
     out, err = asked.run("run", code=1)
     assert out.splitlines() == [
-        "orders: run 1: 13 of 15 rows of the plan, 130 rows landed.",
+        "orders: run 1: 13 of 15 planned ranges read, 130 rows landed.",
         "  warning: TimeoutError: no answer",
     ]
-    assert "2 of 15 rows of the plan have failed." in err
+    assert "2 of 15 planned ranges failed." in err
     assert "[cells-failed]" in err
     executor.failing = -1
-    assert asked.text("run") == "orders: run 2: 9 of 9 rows of the plan, 90 rows landed.\n"
+    assert asked.text("run") == "orders: run 2: 9 of 9 planned ranges read, 90 rows landed.\n"
     found = asked.json("run")
     assert (found["run"], found["failed"], found["errors"]) == (3, 0, [])
 
@@ -205,9 +206,9 @@ def test_on_a_terminal_a_run_shows_how_far_it_is(
     shown: list[tuple[object, ...]] = []
     update = Progress.update
 
-    def updated(bar: Progress, task: TaskID, **told: Any) -> None:
-        update(bar, task, **told)
-        shown.append((bar.tasks[0].completed, bar.tasks[0].total, told["told"]))
+    def updated(bar: Progress, task: TaskID, **fields: Any) -> None:
+        update(bar, task, **fields)
+        shown.append((bar.tasks[0].completed, bar.tasks[0].total, fields["counts"]))
 
     monkeypatch.setattr(Progress, "update", updated)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
@@ -226,27 +227,28 @@ def test_a_secret_that_is_missing_stops_a_run_and_a_plan_but_not_a_look(known: A
 # --- as a process ----------------------------------------------------------------------------------------------------
 
 WITHOUT_SPARK = """
-import sys
+import json, os, sys
 from floodmark.cli import main
-code = main(sys.argv[1:])
+os.chdir(sys.argv[1])
+for argv in json.loads(sys.argv[2]):
+    print("exit", main(["ingest", *argv, "--home", "home"]), flush=True)
 assert not {name for name in sys.modules if name.partition(".")[0] in ("pyspark", "py4j", "pandas", "pyarrow")}
-sys.exit(code)
 """
 
 
 def test_a_process_plans_edits_and_explains_without_spark(tmp_path: Path) -> None:
     (tmp_path / "orders.toml").write_text(FILE)
-
-    def run(*argv: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", WITHOUT_SPARK, "ingest", *argv, "--home", "home"]
-        return subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=60)
-
-    done = run("backfill", "orders.toml", "--from", "2020-01-01", "--to", "2020-01-03")
-    assert (done.returncode, done.stderr) == (0, "")
-    done = run("edit", "orders.toml", "--covered", "--from", "2020-01-01", "--to", "-")
-    assert (done.returncode, done.stderr) == (0, "")
-    done = run("plan", "orders.toml", "--json")
-    assert (done.returncode, json.loads(done.stdout)["totals"]["new"]) == (0, 0)
-    done = run("plan", "nowhere.toml")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("floodmark: There is no job file nowhere.toml.")
+    commands = [
+        ["backfill", "orders.toml", "--from", "2020-01-01", "--to", "2020-01-03"],
+        ["edit", "orders.toml", "--covered", "--from", "2020-01-01", "--to", "-"],
+        ["plan", "orders.toml", "--json"],
+        ["plan", "nowhere.toml"],
+    ]
+    code, printed = run("-c", WITHOUT_SPARK, str(tmp_path), json.dumps(commands))
+    assert code == 0, printed
+    outputs = re.split(r"^exit (\d)\n", printed, flags=re.MULTILINE)
+    assert outputs[1::2] == ["0", "0", "0", "1"]
+    assert json.loads(outputs[4])["totals"]["new"] == 0
+    # The last one prints to stderr only, and it alone.
+    assert outputs[6] == ""
+    assert outputs[8].startswith("floodmark: There is no job file nowhere.toml.")

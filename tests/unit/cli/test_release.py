@@ -38,11 +38,11 @@ RELEASES = {
     ),
     "one that never spoke": (
         lambda: source_of({"p0": 9, "p1": None}),
-        "It moves when p1 sends its first row that counts, goes idle, or is removed.",
+        "It moves when p1 sends its first accepted row, goes idle, or is removed.",
     ),
     "many that never spoke": (
         lambda: source_of({"p0": 9, "p1": None, "p2": None, "p3": None, "p4": None}),
-        "It moves when p1, p2 and 2 others each send their first row that counts, go idle, or are removed.",
+        "It moves when p1, p2 and 2 others each send their first accepted row, go idle, or are removed.",
     ),
     "one that came back behind what has left": (
         lambda: revived_behind("hold"),
@@ -55,13 +55,13 @@ RELEASES = {
     "only one that is left out": (only_laggards, "It moves when p0 has caught up with it."),
     "all idle": (
         all_idle,
-        "It moves when an idle origin sends a row again that is late enough in time, or a new origin appears.",
+        "It moves when an idle origin sends a row far enough ahead of the watermark, or a new origin appears.",
     ),
-    "all finished": (all_finished, "It moves no more: every origin has finished."),
-    "no origin": (lambda: source_of({}), "It appears when the first row has been read."),
+    "all finished": (all_finished, "It is final: every origin has finished."),
+    "no origin": (lambda: source_of({}), "The watermark appears after the first row."),
     "a rule that remembers nothing": (
         lambda: source_of({"p0": 4}, WallClockLag(0)),
-        "It moves when p0 comes further in time, goes idle, or is removed.",
+        "It moves when p0 advances in time, goes idle, or is removed.",
     ),
 }
 
@@ -86,10 +86,10 @@ def test_the_time_to_pass_is_right() -> None:
 @pytest.mark.parametrize(
     ("settings", "way_out"),
     [
-        ({"idle": None}, "sends a row later than 12:04:00, or is removed (no idle time is set)."),
+        ({"idle": None}, "sends a row later than 12:04:00, or is removed (no idle timeout is set)."),
         (
             {"idle": 90 * SECOND},
-            "sends a row later than 12:04:00, is silent for 1 min 30 s with nothing unread, or is removed.",
+            "sends a row later than 12:04:00, is silent for 1 min 30 s with no unread rows, or is removed.",
         ),
         ({}, "sends a row later than 12:04:00, goes idle, or is removed."),
     ],

@@ -29,8 +29,8 @@ def place(tmp_path: Path) -> Path:
         sinks.record("out", replace(written, marks={"at": SinkMark(TS - 5, 1)}))
         bindings.hold("orders", "sink/out", bindings.source("orders").since, "sink")
         sinks.register("new", target="delta:///tables/bills", mode="atomic", version=1)
-        QueryReaders(home).expect("out", ["a1"], [], settles=False)
-        QueryReaders(home).begin("a1", "orders", END)
+        QueryReaders(home).expect("out", ["a1"], [], extra_empty_batch=False)
+        QueryReaders(home).register("a1", "orders", END)
     return tmp_path
 
 
@@ -52,7 +52,7 @@ def test_all_sinks_are_listed_with_how_far_they_are(place: Path, capsys: pytest.
 def test_a_home_without_sinks_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Home.open(tmp_path).close()
     assert ask(tmp_path) == 0
-    assert "No query has written exactly once yet." in capsys.readouterr().out
+    assert "No query has written to an exactly-once sink yet." in capsys.readouterr().out
 
 
 def test_one_sink_is_explained(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -68,7 +68,7 @@ def test_a_dropped_sink_is_gone_and_holds_nothing(place: Path, capsys: pytest.Ca
     assert ask(place, "out", "--drop") == 0
     said = capsys.readouterr().out
     assert "Dropped: out." in said
-    assert "Released: orders" in said
+    assert "Released: its hold on orders" in said
     with Home.open(place) as home:
         assert [sink.name for sink in Sinks(home).all()] == ["new"]
         assert Bindings(home).holds() == ()

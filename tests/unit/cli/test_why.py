@@ -127,14 +127,14 @@ def test_the_whole_answer_as_a_program_reads_it(asked: Asked) -> None:
 def test_all_idle_says_so_with_the_cause(asked: Asked) -> None:
     asked.keep(all_idle())
     text = asked.text("orders")
-    assert "held by: nobody: all origins are idle" in text
+    assert "held by: no origin: all origins are idle" in text
     assert text.count("idle (timeout)") == 2
     assert asked.column()["is_idle"] is True
 
 
 def test_an_origin_that_is_left_out_is_shown_so(asked: Asked) -> None:
     asked.keep(revived_behind("exclude"))
-    assert "active, left out until it has caught up" in asked.text("orders")
+    assert "active, ignored until it catches up" in asked.text("orders")
 
 
 def test_two_columns_are_answered_each_and_a_partial_one_says_who_lacks(asked: Asked) -> None:
@@ -147,7 +147,7 @@ def test_two_columns_are_answered_each_and_a_partial_one_says_who_lacks(asked: A
     asked.queries.record(replace(ORDERS, incarnations=(("a", 0, "order_time"), ("b", 0, "ship_time"))))
     text = asked.text("orders")
     assert "ship_time: no watermark yet" in text
-    assert "never here: p1 (though on other columns)" in text
+    assert "never reported this column: p1 (only other columns)" in text
     assert [(one["column"], one["lacking"]) for one in asked.json("orders")["columns"]] == [
         ("order_time", []),
         ("ship_time", ["p1"]),
@@ -164,7 +164,7 @@ def test_the_newest_step_answers_not_the_one_of_the_last_event(asked: Asked) -> 
 
 def test_before_the_first_step_there_is_no_watermark(asked: Asked) -> None:
     asked.steps.create("a", {}, now=NOON)
-    assert "order_time: no watermark yet\nIt appears when the first batch has been read." in asked.text("orders")
+    assert "order_time: no watermark yet\nThe watermark appears after the first batch." in asked.text("orders")
 
 
 def test_a_column_that_cannot_be_read_does_not_hide_the_others(asked: Asked) -> None:
@@ -179,7 +179,7 @@ def test_a_column_that_cannot_be_read_does_not_hide_the_others(asked: Asked) -> 
     assert "[snapshot-invalid]" in broken["warnings"][0]
     assert "[snapshot-invalid]" in other_name["warnings"][0]
     assert whole["holders"] == ["p0"]
-    assert "warning: The incarnation 'gone' is not known." in asked.text("orders")
+    assert "warning: There is no incarnation 'gone' in this home." in asked.text("orders")
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_origins_are_shown_by_the_names_that_go_with_the_step(asked: Asked) -> N
     )
     text = asked.text("orders")
     assert "It moves when orders, 3 sends a row" in text
-    assert "warning: What 2 of its batches saw never arrived." in text
+    assert "warning: Statistics of 2 batches were lost; the watermark may lag." in text
 
 
 def test_a_query_that_failed_says_with_what(asked: Asked) -> None:
@@ -237,7 +237,7 @@ def test_a_query_without_a_watermark_of_ours_says_so(asked: Asked) -> None:
     text = asked.text("77")
     assert text.startswith("77: running\n")
     assert "last batch: -\n" in text
-    assert "No column of this query has a watermark" in text
+    assert "No column of this query has a Floodmark watermark" in text
 
 
 def test_without_a_name_the_queries_are_listed(asked: Asked) -> None:
@@ -253,7 +253,7 @@ def test_without_a_name_the_queries_are_listed(asked: Asked) -> None:
 def test_a_home_without_queries_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Home.open(tmp_path).close()
     assert main(["why", "--home", str(tmp_path)]) == 0
-    assert capsys.readouterr().out == "No query has been heard of yet.\n"
+    assert capsys.readouterr().out == "No query has reported to this home yet.\n"
 
 
 def test_a_misspelled_query_gets_a_hint(asked: Asked) -> None:
@@ -287,5 +287,5 @@ def test_what_spark_dropped_is_told_as_what_it_is(asked: Asked) -> None:
     asked.steps.observe("a", 0, 40, {"newest": {}, "spark_dropped": 2}, NOW)
     asked.steps.observe("a", 0, 41, {"newest": {}, "spark_dropped": 1}, NOW)
     assert asked.column()["spark_dropped"] == 3
-    said = "dropped by Spark: 3 rows, or groups of rows where it groups first (since batch 40)"
+    said = "dropped by Spark: 3 rows, or groups of rows if Spark groups before it drops (since batch 40)"
     assert said in asked.text("orders")

@@ -53,7 +53,7 @@ def test_what_is_not_there_is_not_made(tmp_path: Path) -> None:
 
 def test_a_home_that_vanishes_between_two_looks_is_not_made_anew(tmp_path: Path) -> None:
     store = _sqlite.SqliteStore(tmp_path, create=False)
-    with pytest.raises(FloodmarkError) as refusal, store.explained():
+    with pytest.raises(FloodmarkError) as refusal, store.translate_errors():
         migrate(store)
     assert refusal.value.code == "home-unusable"
     assert list(tmp_path.iterdir()) == []
@@ -61,7 +61,7 @@ def test_a_home_that_vanishes_between_two_looks_is_not_made_anew(tmp_path: Path)
 
 def test_a_file_in_the_place_of_the_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "home").write_text("not a directory")
-    with pytest.raises(FloodmarkError, match="cannot be made") as refusal:
+    with pytest.raises(FloodmarkError, match="cannot be created") as refusal:
         Home.open(tmp_path / "home")
     assert refusal.value.code == "home-unusable"
 

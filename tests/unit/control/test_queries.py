@@ -127,7 +127,7 @@ def test_an_id_goes_before_a_name_and_a_name_before_a_beginning(queries: Queries
 def test_a_name_that_several_have_is_refused_with_all_of_them_newest_first(queries: Queries) -> None:
     queries.record(FIRST)
     queries.record(replace(FIRST, query_id="77", updated_at=300))
-    with pytest.raises(FloodmarkError, match="2 queries answer to 'orders': 77") as refusal:
+    with pytest.raises(FloodmarkError, match="2 queries match 'orders': 77") as refusal:
         queries.find("orders")
     assert refusal.value.code == "ambiguous-query"
     assert refusal.value.fields["candidates"] == ["77", "6f1c0a"]

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from floodmark.errors import SchemaInvalid, SchemaMismatch
 from floodmark.kafka.codecs.avro import AvroDecoder, parse_avro, schema_of_avro
+from support.examples import examples
 from support.kafka.value_columns import exactly
 
 UTC = pa.timestamp("us", "UTC")
@@ -163,7 +164,7 @@ def test_what_no_writer_writes_is_bad_and_its_row_is_null(avro: Any, value: byte
     kind = UTC if "timestamp" in str(avro) else schema_of_avro(record(a=avro)).field("a").type
     schema = pa.schema([pa.field("a", kind, nullable=False)])
     decoded = AvroDecoder(schema, record(a=avro)).decode([value, None])
-    assert [bad.place for bad in decoded.bad] == [0]
+    assert [bad.index for bad in decoded.bad] == [0]
     assert reason in decoded.bad[0].reason
     assert decoded.batch.to_pylist() == [{"a": None}, {"a": None}]
     assert decoded.batch.schema.field("a").nullable
@@ -171,7 +172,7 @@ def test_what_no_writer_writes_is_bad_and_its_row_is_null(avro: Any, value: byte
 
 def test_a_field_that_no_column_takes_is_still_read_strictly() -> None:
     decoder = AvroDecoder(pa.schema([("b", pa.int64())]), record(a=["null", SUIT, POINT], b="long"))
-    assert [bad.place for bad in decoder.decode([b"\x00\x02", b"\x02\x04\x02", b"\x04\x02\x02\x02"]).bad] == [1]
+    assert [bad.index for bad in decoder.decode([b"\x00\x02", b"\x02\x04\x02", b"\x04\x02\x02\x02"]).bad] == [1]
 
 
 def test_a_block_of_items_may_state_its_size() -> None:
@@ -184,7 +185,7 @@ def test_a_block_of_items_may_state_its_size() -> None:
 def test_a_framed_value_has_five_bytes_before_it(header: bytes) -> None:
     decoder = AvroDecoder(pa.schema([("a", pa.int64())]), record(a="long"), framed=True)
     decoded = decoder.decode([b"\0\0\0\0\7\x02", header, header + b"\x02", None])
-    assert [bad.place for bad in decoded.bad] == [1, 2]
+    assert [bad.index for bad in decoded.bad] == [1, 2]
     assert decoded.batch.column("a").to_pylist() == [1, None, None, None]
     assert "does not begin" in decoded.bad[0].reason
 
@@ -281,7 +282,7 @@ def _with_pairs(value: Any) -> Any:
     return [_with_pairs(item) for item in value] if isinstance(value, list) else value
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(data=st.data(), kinds=st.lists(types, min_size=1, max_size=3))
 def test_whatever_is_written_is_read_exactly(data: st.DataObject, kinds: list[Any]) -> None:
     avro = record(**{f"c{place}": kind for place, (kind, _) in enumerate(kinds)})
@@ -293,7 +294,7 @@ def test_whatever_is_written_is_read_exactly(data: st.DataObject, kinds: list[An
     assert exactly(decoded.batch) == exactly(pa.record_batch(columns, names=schema.names))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(value=st.binary(max_size=30))
 def test_any_bytes_give_a_row_or_a_reason(value: bytes) -> None:
     avro = record(

@@ -15,6 +15,7 @@ from floodmark.kafka.codecs import json_decoder as _json_decode
 from floodmark.kafka.codecs.json_decoder import JsonDecoder, _ArrowJsonReader, _is_safe
 from floodmark.kafka.codecs.json_encoder import encode_json
 from floodmark.kafka.codecs.values import BadValue, Decoded
+from support.examples import examples
 from support.kafka.value_columns import batches, exactly
 
 UTC = pa.timestamp("us", "UTC")
@@ -135,7 +136,7 @@ def test_a_good_value_means_what_it_says(kind: Any, text: str, value: Any) -> No
 def test_a_value_of_another_type_is_bad_and_its_row_is_null(kind: Any, text: str, reason: str) -> None:
     schema = pa.schema([("a", kind), pa.field("b", pa.int64())])
     decoded = JsonDecoder(schema).decode([f'{{"b":1,"a":{text}}}'.encode(), b'{"b":2}'])
-    assert [bad.place for bad in decoded.bad] == [0]
+    assert [bad.index for bad in decoded.bad] == [0]
     assert reason in decoded.bad[0].reason
     assert decoded.batch.to_pylist() == [{"a": None, "b": None}, {"a": None, "b": 2}]
 
@@ -159,7 +160,7 @@ NO_OBJECTS = [
 def test_what_is_not_one_json_object_is_bad(value: bytes) -> None:
     good = b'{"id":7}'
     decoded = JsonDecoder(ORDERS.remove(3)).decode([good, value, good])
-    assert [bad.place for bad in decoded.bad] == [1]
+    assert [bad.index for bad in decoded.bad] == [1]
     assert decoded.batch.column("id").to_pylist() == [7, None, 7]
 
 
@@ -256,7 +257,7 @@ def test_a_few_bad_values_are_found_among_many(count: int, monkeypatch: pytest.M
     for place in places:
         values[place] = b"{"
     decoded = JsonDecoder(ORDERS).decode(values)
-    assert [bad.place for bad in decoded.bad] == places
+    assert [bad.index for bad in decoded.bad] == places
     expected = [None if place in places else place for place in range(20_000)]
     assert decoded.batch.column("id").to_pylist() == expected
     assert sum(carefully) <= 2 * 16 * count
@@ -287,7 +288,7 @@ def test_columns_of_one_name_or_of_no_known_type_are_refused() -> None:
 
 def test_a_schema_without_columns_still_tells_what_is_bad() -> None:
     decoded = JsonDecoder(pa.schema([])).decode([b"{}", b"["] * 10)
-    assert [bad.place for bad in decoded.bad] == list(range(1, 20, 2))
+    assert [bad.index for bad in decoded.bad] == list(range(1, 20, 2))
 
 
 def test_an_error_for_callers_that_choose_to_fail_has_place_and_reason() -> None:
@@ -386,7 +387,7 @@ def by_the_rules(schema: Any, found: list[bytes | None]) -> Decoded:
     return decoder.decode(found)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(found=st.lists(values(), min_size=1, max_size=3), schema=st.sampled_from([EVERYTHING, NEEDY]))
 @example(found=[b"{} null", b"{}"], schema=EVERYTHING)
 @example(found=[b'{"x":"\xed\xb0\x80"}'], schema=EVERYTHING)
@@ -398,7 +399,7 @@ def test_the_quick_way_says_what_the_rules_say_or_nothing(found: list[bytes], sc
         assert exactly(read) == exactly(carefully.batch)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(found=st.lists(st.none() | values() | st.just(b'{"i":1,"t":"2026-01-01T00:00:00Z"}'), max_size=60))
 def test_both_ways_give_the_same_rows_and_the_same_bad_values(found: list[bytes | None]) -> None:
     decoded, carefully = JsonDecoder(NEEDY).decode(found), by_the_rules(NEEDY, found)
@@ -408,7 +409,7 @@ def test_both_ways_give_the_same_rows_and_the_same_bad_values(found: list[bytes 
     assert decoded.batch.num_rows == len(found)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(batch=batches())
 def test_what_was_written_is_read_exactly_by_the_quick_way_too(batch: Any) -> None:
     decoder = JsonDecoder(batch.schema)

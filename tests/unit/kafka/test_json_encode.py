@@ -12,6 +12,7 @@ from floodmark.errors import SchemaInvalid
 from floodmark.kafka.codecs import json_encoder as _json_encode
 from floodmark.kafka.codecs.json_decoder import JsonDecoder
 from floodmark.kafka.codecs.json_encoder import encode_json
+from support.examples import examples
 from support.kafka.value_columns import batches, exactly
 
 UTC = pa.timestamp("us", "UTC")
@@ -53,7 +54,7 @@ def test_a_value_is_written_as_from_json_reads_it(kind: Any, value: Any, text: s
     assert [line.decode() for line in encode_json(batch)] == [f'{{"a":{text}}}', '{"a":null}']
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(batch=batches())
 def test_what_is_written_is_read_again_exactly(batch: Any) -> None:
     lines = encode_json(batch)

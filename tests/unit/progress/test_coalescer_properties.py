@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from floodmark.errors import InputFinished, UnknownInput, WatermarkNotRising
 from floodmark.progress import IDLE, Coalescer, NotRising, Revived, Signal, Watermark
+from support.examples import examples
 
 NAMES = ("p0", "p1", "p2", "p3")
 KEYS = ("order_time", "ship_time")
@@ -132,7 +133,7 @@ def by_key(outcome: tuple[Signal, ...] | str) -> object:
     st.integers(0, 4),
     st.integers(0, 60),
 )
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 def test_every_history_gives_what_the_model_gives(
     actions: list[tuple[str, str, str, int]], revived: Revived, not_rising: NotRising, inputs: int, restart: int
 ) -> None:

@@ -18,7 +18,7 @@ def shares(*numbers: int) -> set[SegmentRef]:
 
 def applied(readers: Mapping[str, set[SegmentRef]], made: Assignment) -> tuple[Readers, set[SegmentRef]]:
     """Return what the readers have after a plan, and what was given back."""
-    given = set() if made.given_back is None else {made.given_back}
+    given = set() if made.released is None else {made.released}
     after = {
         name: (have | {share for share, reader in made.assigned.items() if reader == name}) - given
         for name, have in readers.items()
@@ -76,13 +76,13 @@ def test_a_plan(
         {("s", number): lag for number, lag in lags.items()},
     )
     assert {number: reader for (_, number), reader in made.assigned.items()} == assigned
-    assert made.given_back == (None if given_back is None else ("s", given_back))
+    assert made.released == (None if given_back is None else ("s", given_back))
 
 
 def test_nothing_is_asked_for_while_a_segment_is_on_its_way() -> None:
     readers = {"a": shares(0, 1, 2, 3), "b": shares()}
-    assert assign_segments(readers, [], {}, is_giving=True) == Assignment()
-    assert assign_segments(readers, [], {}).given_back is not None
+    assert assign_segments(readers, [], {}, is_releasing=True) == Assignment()
+    assert assign_segments(readers, [], {}).released is not None
 
 
 READERS = st.integers(1, 5)
@@ -128,5 +128,5 @@ def test_a_free_segment_never_goes_back_to_the_reader_that_was_asked_for_it(
             return
         now = {**{share: name for name, one in have.items() for share in one}, **made.assigned}
         have, free = applied(have, made)
-        if made.given_back is not None:
-            assert assign_segments(have, free, by_share).assigned[made.given_back] != now[made.given_back]
+        if made.released is not None:
+            assert assign_segments(have, free, by_share).assigned[made.released] != now[made.released]

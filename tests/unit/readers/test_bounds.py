@@ -93,7 +93,7 @@ def test_an_end_time_that_is_yet_to_come_is_waited_for(live: StreamHome, monkeyp
     monkeypatch.setattr(_reader, "_SYNC_SECONDS", 60.0)  # marks alone must be enough
     with timed(live, last=2) as writer:
         group = live.create_group("g", "s", start=13, end=40)
-        assert group.state.part("s").end is None
+        assert group.state.progress_of("s").end is None
         with group.reader("a") as reader:
             found: list[int] = []
             for time in (30, 40):
@@ -105,7 +105,7 @@ def test_an_end_time_that_is_yet_to_come_is_waited_for(live: StreamHome, monkeyp
             found += times(reader)
             assert reader.is_finished
     assert sorted(found) == [13, 20, 23, 30, 33]
-    assert live.group("g").state.part("s").end == live.stream("s").cut_at(44).cut
+    assert live.group("g").state.progress_of("s").end == live.stream("s").cut_at(44).cut
 
 
 def test_a_mark_alone_can_end_a_group(live: StreamHome, monkeypatch: pytest.MonkeyPatch) -> None:

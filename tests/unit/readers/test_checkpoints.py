@@ -19,7 +19,8 @@ from floodmark.streams import Checkpoint, GroupCut, Reader, StreamHome, TimeWind
 from floodmark.streams.layout.positions import check_cut
 from floodmark.streams.readers import reader as _reader
 from floodmark.testing import ManualClock
-from support.streams.group_tools import NOW, crash, drain, fill, payloads, settle, until
+from support.streams.group_tools import NOW, crash, drain, fill, payloads, settle
+from support.waiting import wait_until
 
 
 class Counting:
@@ -93,7 +94,7 @@ def test_a_checkpoint_waits_for_readers_in_other_threads(live: StreamHome) -> No
         made = [group.checkpoint(f"c{number}", "20 seconds") for number in range(3)]
         fill(live, "s", 100, first=400)
         made.append(group.checkpoint("c3", "20 seconds"))
-        until(lambda: sum(len(reader.seen) for reader in readers) >= 500)
+        wait_until(lambda: sum(len(reader.seen) for reader in readers) >= 500)
     finally:
         enough.set()
         for thread in threads:

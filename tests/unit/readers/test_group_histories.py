@@ -25,6 +25,7 @@ from floodmark.streams.layout.positions import check_cut
 from floodmark.streams.local import catalog as _catalog
 from floodmark.streams.readers import reader as _membership
 from floodmark.testing import ManualClock
+from support.examples import examples, is_full
 from support.streams.group_tools import NOW, crash
 
 SECOND = 1_000_000
@@ -36,7 +37,9 @@ RARE = (
     *("reader closes", "reader dies", "reader fails", "checkpoint", "checkpoint", "reset"),
 )
 ACTIONS = st.lists(
-    st.tuples(st.sampled_from((*OFTEN, *RARE)), st.integers(0, 5), st.integers(-1, 3)), min_size=20, max_size=80
+    st.tuples(st.sampled_from((*OFTEN, *RARE)), st.integers(0, 5), st.integers(-1, 3)),
+    min_size=20,
+    max_size=80 if is_full() else 40,
 )
 Place = tuple[int, int]
 
@@ -206,7 +209,7 @@ class History:
 
     def deliver(self, mine: Reading, batch: ReadBatch) -> None:
         state = self.groups[0]._backend.groups.find("g")
-        part = state.part("s")
+        part = state.progress_of("s")
         places = [(batch.segment, offset) for offset in range(batch.first, batch.end)]
         alive = {(reader.id, reader.instance) for reader in state.readers}
         assert all(not self.is_before(place, self.start) for place in places)
@@ -283,9 +286,9 @@ class History:
 
     def check_group(self) -> None:
         state = self.groups[1]._backend.groups.find("g")
-        part = state.part("s")
+        part = state.progress_of("s")
         assert check_cut(self.stream.layout, part.position) == part.position
-        shares = [share for reader in state.readers for share in reader.shares]
+        shares = [share for reader in state.readers for share in reader.segments]
         assert len(shares) == len(set(shares)), "a segment has one reader"
         window = self.groups[1].time_window()
         if window is not None and window.lower is not None:
@@ -349,7 +352,7 @@ class History:
 
 
 @given(st.integers(1, 2), ACTIONS)
-@settings(max_examples=25, phases=[Phase.reuse, Phase.generate, Phase.shrink])
+@settings(max_examples=examples(25), phases=[Phase.reuse, Phase.generate, Phase.shrink])
 def test_every_history_of_a_group_keeps_its_promises(
     new_file: Path, segments: int, actions: list[tuple[str, int, int]]
 ) -> None:

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from floodmark.errors import OffsetOutOfRange
 from floodmark.streams import Layout, Position
-from floodmark.streams.groups.state import StreamPart
-from floodmark.streams.groups.transitions import StreamFacts, move_forward, pass_finished_segments, stop_at
-from floodmark.streams.layout.positions import Standing, compare, is_cut
+from floodmark.streams.groups.state import StreamProgress
+from floodmark.streams.groups.transitions import StreamFacts, move_forward, pass_finished_segments, stop_offset
+from floodmark.streams.layout.positions import Standing, check_cut, compare_to_cut
 from support.streams.scaled_layouts import SCALES, Scales, after
 
 ONE, TWO = Layout.create(1), Layout.create(2)
@@ -18,8 +18,8 @@ ONE, TWO = Layout.create(1), Layout.create(2)
 CROSSED = TWO.replace([0, 1], [(0, 0.25), (0.25, 1)])
 
 
-def part(position: Position, **others: object) -> StreamPart:
-    return StreamPart("s", 7, "time", position, **others)  # type: ignore[arg-type]
+def part(position: Position, **others: object) -> StreamProgress:
+    return StreamProgress("s", 7, "time", position, **others)  # type: ignore[arg-type]
 
 
 SETTLED: dict[str, tuple[Layout, Position, Position | None, Position, Position, set[int]]] = {
@@ -116,8 +116,8 @@ def test_whatever_is_finished_first_the_position_is_a_cut_and_all_is_read_in_ord
         now = pass_finished_segments(move_forward(now, {segment: ends[segment]}, facts, 0), facts, 0)
         cuts.append(now.position)
         begun |= set(now.position)
-    assert all(is_cut(layout, cut) for cut in cuts)
-    assert all(compare(layout, later, before) is Standing.PASSED for before, later in pairwise(cuts))
+    assert all(check_cut(layout, cut) == cut for cut in cuts)
+    assert all(compare_to_cut(layout, later, before) is Standing.PASSED for before, later in pairwise(cuts))
     assert now.position == {segment.id: ends[segment.id] for segment in layout.current}
     # What was skipped at once was empty, and so was all that it waited for.
     assert all(ends[segment.id] == 0 for segment in layout.segments if segment.id not in begun)
@@ -136,9 +136,9 @@ def test_a_group_that_ends_at_a_cut_reads_exactly_what_lies_before_it(scales: Sc
     )
     while not now.is_finished:
         segment = data.draw(st.sampled_from(sorted(set(now.position) - now.finished)))
-        stop = stop_at(layout, end, segment)
+        stop = stop_offset(layout, end, segment)
         read[segment] = ends[segment] if stop is None else stop
         now = pass_finished_segments(move_forward(now, {segment: read[segment]}, facts, 0), facts, 0)
-    assert is_cut(layout, now.position)
+    assert check_cut(layout, now.position) == now.position
     for number in read:
         assert read[number] == end.get(number, ends[number] if layout.has_descendant(number, end) else 0)

@@ -56,7 +56,7 @@ def test_what_was_opened_on_a_group_ends_with_it(home: StreamHome, group: Reader
         group.cut()
     home.create_group("g", "s")
     for use in (group.cut, group.checkpoint, lambda: group.reader("x"), lambda: settle(reader), lambda: group.reset(5)):
-        with pytest.raises(GroupDeleted, match="created anew"):
+        with pytest.raises(GroupDeleted, match="created again"):
             use()
     reader.close()
     assert home.group("g").readers() == ()
@@ -131,9 +131,9 @@ def test_a_state_that_is_older_than_the_one_that_is_known_is_not_taken(group: Re
     before = group.state
     with group.reader("r") as reader:
         known = reader._member.state
-        assert not reader._member.take(before)
+        assert not reader._member.adopt_state(before)
         assert reader._member.state is known
-        assert reader._member.take(replace(known, version=known.version + 1))
+        assert reader._member.adopt_state(replace(known, version=known.version + 1))
 
 
 def test_a_slow_reader_is_kept_alive_by_its_own_thread(home: StreamHome, group: ReaderGroup) -> None:
@@ -213,7 +213,7 @@ def test_a_merge_whose_predecessors_two_readers_finish(home: StreamHome) -> None
     with group.reader("a") as a, group.reader("b") as b:
         settle(a, b)
         first = drain(a)
-        assert group.state.part("s").finished == {a_segment(stream, first)}
+        assert group.state.progress_of("s").finished == {a_segment(stream, first)}
         assert all(number < 20 for number in first)
         rest = drain(b, a)
         assert sorted(first + rest) == list(range(30))
@@ -255,12 +255,12 @@ def test_to_ask_again_after_an_answer_was_lost_does_no_harm(home: StreamHome) ->
     assert keeper.create(new).version == 1
     with pytest.raises(GroupExists):
         home._backend.groups.create(NewGroup("g", 5, new.streams))
-    assert keeper.join(ref, "r", "i", 30_000_000).reader("r").shares == {("s", 0), ("s", 1)}
+    assert keeper.join(ref, "r", "i", 30_000_000).reader("r").segments == {("s", 0), ("s", 1)}
     fill(home, "s", 20)
     end = home.stream("s").tail()[0]
     report = Report("r", "i", 1, {("s", 0): end}, released=frozenset({("s", 1)}))
     state = keeper.sync(ref, report)
-    assert state.part("s").position == {0: end, 1: 0}
+    assert state.progress_of("s").position == {0: end, 1: 0}
     state = keeper.start_checkpoint(ref, "c", "noon", 60_000_000)
     assert state.pending.waits_for == {"r"}
     state = keeper.sync(ref, Report("r", "i", 1, confirms="c"))
@@ -389,9 +389,9 @@ def test_why_tells_which_segments_hold_the_window_and_who_has_them(live: StreamH
         settle(a, b)
         drain(a, b)
         settle(a, b)
-        assert "every mark is passed" in str(group.why())
+        assert "every mark was passed" in str(group.why())
     assert group.why().unassigned == (0, 1)
-    assert "read by nobody" in str(group.why())
+    assert "no reader" in str(group.why())
 
 
 def test_readers_are_iterated_until_the_group_is_finished_by_all_of_them(live: StreamHome) -> None:

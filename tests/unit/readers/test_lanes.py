@@ -78,5 +78,5 @@ def test_a_reader_that_lags_in_time_sheds_segments(live: StreamHome) -> None:
         settle(b, a)
         assert [len(slow.intersection(reader.segments)) for reader in (a, b)] == [1, 1]
         assert [len(reader.segments) for reader in (a, b)] == [2, 2]
-        part = group.state.part("s")
+        part = group.state.progress_of("s")
         assert {part.times.get(segment) for segment in range(4)} == {None, 480}

@@ -19,7 +19,7 @@ from floodmark.streams.groups.requests import (
     StreamSubscription,
     Subscription,
 )
-from floodmark.streams.groups.state import StreamPart
+from floodmark.streams.groups.state import StreamProgress
 from support.streams.group_tools import fill
 
 LONG = 20.0
@@ -111,7 +111,7 @@ def test_segments_that_nobody_waits_for_are_no_news(live: StreamHome, wanted: Su
     assert not live._backend.news(mine, 0).is_new_to(mine)
 
 
-STATE = GroupState("g", 1, (StreamPart("s", 7, "time", {0: 3}),), created_at=5)
+STATE = GroupState("g", 1, (StreamProgress("s", 7, "time", {0: 3}),), created_at=5)
 SENT: list[Any] = [
     GroupRef("g", 5),
     Bound({0: 5}, stream_id=7, places={"at": 2}, since=3),

@@ -7,7 +7,8 @@ import pytest
 
 from floodmark.errors import ReaderClosed, StreamNotInGroup, UnknownKey
 from floodmark.streams import Reader, Stream, StreamHome, TimeWindow, Writer
-from support.streams.group_tools import NOW, crash, drain, payloads, settle, until
+from support.streams.group_tools import NOW, crash, drain, payloads, settle
+from support.waiting import wait_until
 
 
 def window(reader: Any, stream: str | None = None, key: str | None = None) -> tuple[int | None, int | None] | None:
@@ -64,7 +65,7 @@ def test_past_the_word_that_all_writers_had_gone_there_is_no_window(live: Stream
     with stream.writer("w") as writer:
         writer.write(1)
         mark(stream, writer, 10)
-    until(lambda: len(stream.marks()) == 2)
+    wait_until(lambda: len(stream.marks()) == 2)
     with live.create_group("g", "s").reader("r") as reader, stream.writer("again") as again:
         drain(reader)
         assert window(reader) is None

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from floodmark.errors import UnknownSegment
 from floodmark.streams import EntryKind, Layout, MarkEntry, Position, TimeWindow
-from floodmark.streams.layout.positions import Standing, compare
+from floodmark.streams.layout.positions import Standing, compare_to_cut
 from floodmark.streams.marks.log import MarksLog
 from floodmark.streams.marks.windows import CachedMarks, MovingWindow, StreamWindow
 
@@ -37,7 +37,7 @@ def log_of(cuts: list[tuple[int, int]], first: int = 1) -> CountedLog:
 def at_once(log: MarksLog, position: Position, layout: Layout) -> TimeWindow | None:
     """Return the window by looking at every entry."""
     entries = [log.entry(number) for number in log.numbers()]
-    standings = [compare(layout, position, entry.cut) for entry in entries]
+    standings = [compare_to_cut(layout, position, entry.cut) for entry in entries]
     passed = [entry for entry, standing in zip(entries, standings, strict=True) if standing is Standing.PASSED]
     lower = passed[-1].lower if passed else None
     if len(passed) == len(entries):
@@ -118,7 +118,7 @@ def test_entries_that_were_seen_are_not_asked_for_again() -> None:
     assert len(seen._entries) <= 256
     log.append(MarkEntry(400, EntryKind.WATERMARK, 4_000, 4_005, (), {0: 400, 1: 400}, at=0))
     assert len(seen.numbers()) == 399
-    seen.look()
+    seen.refresh()
     assert len(seen.numbers()) == 400
 
 

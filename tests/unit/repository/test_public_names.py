@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import pickle
+import pkgutil
 from pathlib import Path
 from types import ModuleType
 
@@ -53,6 +54,14 @@ def test_the_root_exports_exactly_what_it_lists() -> None:
     assert {name for name in floodmark.__all__ if not hasattr(floodmark, name)} == set()
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         floodmark.nonsense  # noqa: B018
+
+
+@pytest.mark.parametrize("package", ["floodmark", "floodmark.spark"])
+def test_dir_shows_the_public_names_and_the_rooms_before_they_are_loaded(package: str) -> None:
+    module = importlib.import_module(package)
+    rooms = {info.name for info in pkgutil.iter_modules(module.__path__) if not info.name.startswith("_")}
+    assert dir(module) == sorted({*module.__all__, *rooms})
+    assert all(inspect.ismodule(getattr(module, room)) for room in rooms)
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -50,11 +50,14 @@ def test_a_token_is_kept_without_its_secret(home: Home) -> None:
     assert tokens.all() == (token,)
     assert token.expires_at == token.created_at + 5_000_000
     secret = text.rpartition("_")[2]
-    (known,) = tokens.known()
+    (stored,) = tokens.stored()
     assert len(secret) == 64
-    assert (known.fits(secret), known.fits(secret[:-1] + ("0" if secret[-1] != "0" else "1"))) == (True, False)
-    assert secret not in repr(known) + repr(token) + known.secret_hash
-    assert known.secret_hash not in repr(known)
+    assert (
+        stored.matches_secret(secret),
+        stored.matches_secret(secret[:-1] + ("0" if secret[-1] != "0" else "1")),
+    ) == (True, False)
+    assert secret not in repr(stored) + repr(token) + stored.secret_hash
+    assert stored.secret_hash not in repr(stored)
 
 
 def test_no_file_of_a_home_has_the_secret(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ class World:
 
 
 class SharedLog:
-    sink, noun, place, address = "K", "table", "rows", "memory://rows"
+    sink, noun, location, address = "K", "table", "rows", "memory://rows"
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -81,7 +81,7 @@ class SharedLog:
     def open(self) -> str:
         return "t1"
 
-    def make(self) -> None:
+    def create(self) -> None:
         raise AssertionError
 
     def newest(self) -> Manifest | None:
@@ -212,10 +212,12 @@ def test_what_is_known_elsewhere_of_a_sink_is_never_more_than_its_records_say() 
     target = ManifestTarget(SharedLog(world))
     target.start(bounds)
     progress = target.write(lambda _: [PART], Batch.of("q1", {"S": (at(0), at(2))}, is_stateful=False), Write())
-    ManifestTarget(SharedLog(world), known=lambda: progress).start(bounds)
+    ManifestTarget(SharedLog(world), known_progress=lambda: progress).start(bounds)
     with pytest.raises(SinkProgressInvalid):
-        ManifestTarget(SharedLog(world), known=lambda: replace(progress, total=8)).start(bounds)
+        ManifestTarget(SharedLog(world), known_progress=lambda: replace(progress, total=8)).start(bounds)
     with pytest.raises(SinkProgressInvalid):
-        ManifestTarget(SharedLog(World(Random(0))), known=lambda: progress).start(bounds)
-    with pytest.raises(StateError, match="was deleted and made anew"):
-        ManifestTarget(SharedLog(World(Random(0))), known=lambda: replace(progress, topic_id="t0")).start(bounds)
+        ManifestTarget(SharedLog(World(Random(0))), known_progress=lambda: progress).start(bounds)
+    with pytest.raises(StateError, match="was deleted and created again"):
+        ManifestTarget(SharedLog(World(Random(0))), known_progress=lambda: replace(progress, topic_id="t0")).start(
+            bounds
+        )

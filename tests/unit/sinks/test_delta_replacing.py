@@ -36,12 +36,12 @@ class Replacing:
 
         def run(attempt: str) -> list[ManifestPart]:
             self.attempts.append(attempt)
-            gone = self.log.look().files()["path"].to_pylist()
-            directory = self.log.begin(attempt)
+            gone = self.log.reload().files()["path"].to_pylist()
+            directory = self.log.attempt_directory(attempt)
             directory.mkdir()
             kept = [] if drop else [number for path in gone for number in numbers_of(self.log.table.path / path)]
             pq.write_table(pa.table({"n": pa.array([*kept, *numbers], pa.int64())}), directory / "a.parquet")
-            return self.log.replaced(attempt, gone, len(numbers))
+            return self.log.replacement_parts(attempt, gone, len(numbers))
 
         progress = self.target.write(run, BATCH, Write())
         return progress.rows, progress.total
@@ -100,7 +100,7 @@ def test_whoever_was_overtaken_makes_its_files_anew_and_removes_the_others(place
 def test_whoever_is_overtaken_each_time_gives_up_and_nothing_of_it_is_there(place: Path) -> None:
     sink = Replacing(place, lambda at: append(place, [7]) if at == ROWS_FLUSHED else None)
     sink.start()
-    with pytest.raises(TableFailed, match="was changed by others 20 times") as told:
+    with pytest.raises(TableFailed, match="was changed by other writers 20 times") as told:
         sink.write(1)
     assert isinstance(told.value.__cause__, TableConflict)
     assert (set(there(place)), staged(place), sink.log.table.number) == ({7}, set(), 1)

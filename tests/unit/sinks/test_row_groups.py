@@ -54,8 +54,8 @@ def group(ends: Spot, *, stateful: bool = False, query_id: str = "q1") -> Progre
 
 def test_groups_that_all_equal_what_is_closed_may_get_another_layout() -> None:
     for groups in ({}, {0: group((2, 20)), 1: group((2, 20))}):
-        assert decide_group_start(closed(), groups, wanted=TWO) == GroupStart(TWO, None, ())
-        start = decide_group_start(closed(), groups, wanted=FOUR)
+        assert decide_group_start(closed(), groups, requested=TWO) == GroupStart(TWO, None, ())
+        start = decide_group_start(closed(), groups, requested=FOUR)
         assert start == GroupStart(FOUR._replace(version=2), None, ())
         assert start.is_change(closed())
     assert group_name("K", FOUR._replace(version=2), 0) != group_name("K", TWO, 0)
@@ -63,25 +63,25 @@ def test_groups_that_all_equal_what_is_closed_may_get_another_layout() -> None:
 
 def test_what_all_groups_have_written_is_closed_first() -> None:
     ahead = group((3, 30))
-    start = decide_group_start(closed(), {0: ahead, 1: replace(ahead, sink="K/1.1")}, wanted=FOUR)
+    start = decide_group_start(closed(), {0: ahead, 1: replace(ahead, sink="K/1.1")}, requested=FOUR)
     assert (start.close_first, start.layout) == (ahead, FOUR._replace(version=2))
 
 
 def test_unequal_groups_keep_their_layout() -> None:
     groups = {0: group((3, 30)), 1: group((2, 20))}
-    assert decide_group_start(closed(), groups, wanted=TWO).layout == TWO
+    assert decide_group_start(closed(), groups, requested=TWO).layout == TWO
     with pytest.raises(SinkLayoutChanged, match=r"Groups \[0\]"):
-        decide_group_start(closed(), groups, wanted=FOUR)
+        decide_group_start(closed(), groups, requested=FOUR)
 
 
 def test_unequal_groups_of_a_query_with_state_are_gone_on_with_by_the_same_query_and_in_the_same_batch() -> None:
     known, groups = closed(stateful=True), {0: group((3, 30), stateful=True)}
-    start = decide_group_start(known, groups, wanted=TWO, query_id="q1")
-    assert [(stop.place["s"].ts, stop.in_one) for stop in start.stops] == [(2, False), (3, True)]
+    start = decide_group_start(known, groups, requested=TWO, query_id="q1")
+    assert [(stop.position["s"].ts, stop.in_one) for stop in start.stops] == [(2, False), (3, True)]
     with pytest.raises(SinkGroupsUnequal, match="'q2' is not the one"):
-        decide_group_start(known, groups, wanted=TWO, query_id="q2")
-    stateless = decide_group_start(closed(), {0: group((3, 30))}, wanted=TWO, query_id="q2")
-    assert [(stop.place["s"].ts, stop.in_one) for stop in stateless.stops] == [(2, False), (3, False)]
+        decide_group_start(known, groups, requested=TWO, query_id="q2")
+    stateless = decide_group_start(closed(), {0: group((3, 30))}, requested=TWO, query_id="q2")
+    assert [(stop.position["s"].ts, stop.in_one) for stop in stateless.stops] == [(2, False), (3, False)]
 
 
 @pytest.mark.parametrize(
@@ -91,15 +91,15 @@ def test_unequal_groups_of_a_query_with_state_are_gone_on_with_by_the_same_query
 )
 def test_groups_that_contradict_what_is_closed_are_refused(groups: dict[int, Progress]) -> None:
     with pytest.raises(SinkGroupsUnequal):
-        decide_group_start(closed(stateful=True), groups, wanted=TWO)
+        decide_group_start(closed(stateful=True), groups, requested=TWO)
 
 
 def test_groups_of_rows_without_state_may_be_anywhere_beyond_what_is_closed() -> None:
-    assert decide_group_start(closed(), {0: group((3, 30)), 1: group((4, 40))}, wanted=TWO).close_first is None
+    assert decide_group_start(closed(), {0: group((3, 30)), 1: group((4, 40))}, requested=TWO).close_first is None
     with pytest.raises(SinkGroupsUnequal):
-        decide_group_start(closed(), {0: group((1, 10))}, wanted=TWO)
+        decide_group_start(closed(), {0: group((1, 10))}, requested=TWO)
 
 
 def test_a_sink_that_was_written_as_one_is_not_written_in_groups() -> None:
     with pytest.raises(SinkLayoutChanged):
-        decide_group_start(replace(closed(), layout=None), {}, wanted=TWO)
+        decide_group_start(replace(closed(), layout=None), {}, requested=TWO)

@@ -156,7 +156,7 @@ def test_a_sink_written_without_state_is_not_gone_on_with_by_a_query_with_state_
 def test_offsets_that_no_two_readers_can_both_pass_are_refused() -> None:
     known = progress({"s": SourceOffset("q", 1, {})}, {"s": SourceOffset("q", 2, {0: 5, 1: 3})}, stateful=False)
     astray = Batch("q1", {"s": SourceOffset("q", 2, {0: 7, 1: 1})}, {"s": SourceOffset("q", 3, {0: 9, 1: 9})}, False)
-    with pytest.raises(SinkBatchInvalid, match="neither before nor behind"):
+    with pytest.raises(SinkBatchInvalid, match="neither before nor after"):
         decide_batch(known, astray)
 
 
@@ -191,8 +191,8 @@ CUTS = [
 def test_batches_end_at_r_and_those_of_a_query_with_state_at_q_too(starts: Spot | None, expected: list[int]) -> None:
     known = progress(place(s=Q), place(s=R), stateful=True)
     given = None if starts is None else place(s=starts)
-    assert [one.place["s"].ts for one in required_stops(known, given, is_stateful=True)] == expected
-    stateless = [(one.place["s"].ts, one.in_one) for one in required_stops(known, given, is_stateful=False)]
+    assert [one.position["s"].ts for one in required_stops(known, given, is_stateful=True)] == expected
+    stateless = [(one.position["s"].ts, one.in_one) for one in required_stops(known, given, is_stateful=False)]
     assert stateless == ([(2, False)] if expected else [])
 
 

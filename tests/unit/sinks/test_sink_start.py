@@ -68,7 +68,7 @@ def test_a_sink_starts_by_what_it_finds(given: StartupState, expected: Start | t
 
 
 def test_a_refusal_names_both_numbers() -> None:
-    with pytest.raises(SinkBindingsMissing, match="since is 10, and timestamps from 4 on are needed"):
+    with pytest.raises(SinkBindingsMissing, match="since is 10, but the sink needs timestamps from 4 on"):
         decide_start(found(records=True, known=KNOWN, bounds=SourceBounds(0, 10, 12)))
     with pytest.raises(SinkVersionOld, match="ours=1 theirs=2"):
         decide_start(found(records=True, known=replace(KNOWN, version=2)))

@@ -141,7 +141,7 @@ def test_rows_are_not_asked_for_if_they_were_written_or_may_not_be(home: Home) -
         sink.write(Batch.of("q2", {"S": (places[0], places[3])}, is_stateful=True), never)
     with pytest.raises(SinkGap):
         sink.write(Batch.of("q2", {"S": (places[3], places[4])}, is_stateful=True), never)
-    assert [stop.place["S"] for stop in sink.cuts(None, is_stateful=True)] == [places[1], places[2]]
+    assert [stop.position["S"] for stop in sink.batch_stops(None, is_stateful=True)] == [places[1], places[2]]
     assert target.rows == [1, 2]
 
 

@@ -61,7 +61,7 @@ def test_a_controller_that_was_paused_cannot_write_what_it_decided(
     backend = local.local
     (known,) = read_inputs(backend.home, backend.catalog, [(stream.info.id, "time")])
     decision = known.decide(clock.now())
-    stale = dict(paused._share.leases)
+    stale = dict(paused._bucket_leases.leases)
     clock.advance(11 * SECOND)
     rounds(clock, other)
     with pytest.raises(LeaseLost):
@@ -80,7 +80,7 @@ def test_two_leaders_at_once_cannot_fork_the_log(home: StreamHome, local: Stream
     controller = Controller(local)
     controller.step()
     stream.writer("w").note_time(100)
-    backend, leases = local.local, controller._share.leases
+    backend, leases = local.local, controller._bucket_leases.leases
     target = (stream.info.id, "time")
     decided = [
         (known, known.decide(clock.now()))
@@ -103,7 +103,7 @@ def test_a_writer_that_registers_while_the_leader_computes_is_not_passed_over(
     (known,) = read_inputs(backend.home, backend.catalog, [target])
     decision = known.decide(clock.now())
     assert stream.writer("late").watermarks == {"time": None}
-    assert store_decisions(backend.home, [(known, decision)], controller._share.leases) == [False]
+    assert store_decisions(backend.home, [(known, decision)], controller._bucket_leases.leases) == [False]
     rounds(clock, controller)
     assert (lowers(stream), stream.why().holders) == ([], ("late",))
 
@@ -155,7 +155,7 @@ def test_a_record_that_its_writer_changed_since_stays_as_the_writer_left_it(
     decision = known.decide(clock.now())
     assert [record.writer for record in decision.changes.timed_out] == ["slow"]
     slow.note_time(10)
-    assert store_decisions(backend.home, [(known, decision)], controller._share.leases) == [True]
+    assert store_decisions(backend.home, [(known, decision)], controller._bucket_leases.leases) == [True]
     (view,) = (view for view in stream.why().writers if view.writer == "slow")
     assert (view.heard_at, stream.why().timed_out) == (clock.now(), ())
 
@@ -257,7 +257,7 @@ def test_a_deleted_stream_is_worked_on_no_more(home: StreamHome, local: StreamHo
     stream.delete()
     clock.advance(100 * SECOND)
     rounds(clock, controller)
-    assert (controller._timers, controller._due) == ({}, set())
+    assert (controller._deadlines, controller._due) == ({}, set())
     again = home.create_stream("s")
     again.writer("w").note_time(3)
     rounds(clock, controller)

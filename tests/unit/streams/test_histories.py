@@ -6,7 +6,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from floodmark.streams import EntryKind, Layout, MarkOutcome, Position
-from floodmark.streams.layout.positions import Standing, compare, cut_over, is_cut
+from floodmark.streams.layout.positions import Standing, check_cut, compare_to_cut, cut_over
 from floodmark.streams.marks.watermark import (
     Decision,
     Emit,
@@ -17,6 +17,7 @@ from floodmark.streams.marks.watermark import (
     explain_watermark,
 )
 from floodmark.streams.marks.writer_record import WriterState
+from support.examples import examples
 from support.streams.played_stream import PlayedStream
 from support.streams.scaled_layouts import scaled
 
@@ -67,7 +68,7 @@ class History:
         stream, writer = self.stream, self.writers[name]
         record = stream.records.get(name)
         if kind == "write":
-            segment = stream.layout.segment_at(point).id
+            segment = next(open_one.id for open_one in stream.layout.current if open_one.low <= point < open_one.high)
             self.ends[segment] = self.ends.get(segment, 0) + 1
             writer.unmarked[segment] = self.ends[segment]
             self.events.append((name, writer.life, writer.promised + max(number, 0), segment, self.ends[segment]))
@@ -133,11 +134,11 @@ class History:
         entry = decision.entry
         event(entry.kind.value)
         self.counted[entry.seq] = {(name, self.writers[name].life) for name in entry.writers}
-        assert is_cut(stream.layout, entry.cut)
+        assert check_cut(stream.layout, entry.cut) == entry.cut
         if last is None:
             self.ahead_since = dict.fromkeys(self.ahead_since, entry.at)
         else:
-            assert compare(stream.layout, entry.cut, last.cut) is Standing.PASSED
+            assert compare_to_cut(stream.layout, entry.cut, last.cut) is Standing.PASSED
             assert last.upper is None or (entry.upper is not None and entry.upper >= last.upper)
             if entry.kind is last.kind:
                 assert entry.kind is EntryKind.WATERMARK or (entry.kind is EntryKind.IDLE and entry.cut != last.cut)
@@ -199,7 +200,7 @@ class History:
 
 
 @given(RULES, st.integers(1, 2), ACTIONS)
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 def test_every_history_keeps_its_promises(
     rules: WatermarkRules, segments: int, actions: list[tuple[str, str, int, float]]
 ) -> None:

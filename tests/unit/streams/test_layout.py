@@ -10,9 +10,16 @@ from hypothesis import strategies as st
 
 from floodmark.errors import FloodmarkError, SnapshotInvalid
 from floodmark.streams import Layout, Segment
+from floodmark.streams.events import Events, Points, payload_batch
 from floodmark.streams.layout.layout import key_point, key_points
 from support.streams.played_stream import layout_of
 from support.streams.scaled_layouts import SCALES, Scales, after
+
+
+def route_points(layout: Layout, points: Points) -> list[int]:
+    """Return the segments of a batch of events whose keys have these points."""
+    batch = payload_batch([b""] * len(points), [None] * len(points))
+    return [int(segment) for segment in Events(batch, points).segments(layout)]
 
 
 @pytest.mark.parametrize(
@@ -83,39 +90,29 @@ def test_split_in_three_and_uneven_merge() -> None:
     assert (layout.is_sealed(0), layout.is_sealed(2), layout.successors(2)) == (True, False, ())
 
 
-@pytest.mark.parametrize("point", [-0.1, 1.0, float("nan"), True, "0.5"])
-def test_a_point_lies_in_the_key_space(point: float) -> None:
-    with pytest.raises(FloodmarkError) as failure:
-        Layout.create(2).segment_at(point)
-    assert failure.value.code == "key-out-of-space"
-
-
 @pytest.mark.parametrize("key", [7, None, 1.5, "\ud800"])
 def test_a_key_is_text_or_bytes(key: object) -> None:
-    for call in (Layout.create(2).route, lambda bad: Layout.create(2).route_many(["a", bad])):
+    for call in (Layout.create(2).route, lambda bad: key_points(["a", bad])):
         with pytest.raises(FloodmarkError) as failure:
             call(key)  # type: ignore[arg-type]
         assert failure.value.code == "key-out-of-space"
 
 
 @given(SCALES, st.lists(st.text(st.characters(codec="utf-8")), max_size=20))
-def test_many_keys_are_routed_as_each_is(scales: Scales, keys: list[str]) -> None:
+def test_a_batch_is_routed_like_its_single_keys(scales: Scales, keys: list[str]) -> None:
     layout = after(scales)
-    assert layout.route_many(keys).tolist() == [layout.route(key).id for key in keys]
+    assert route_points(layout, key_points(keys)) == [layout.route(key).id for key in keys]
     for key, point in zip(keys, key_points(keys).tolist(), strict=True):
         assert point == key_point(key)
         assert layout.route(key).low <= point < layout.route(key).high
 
 
-def test_a_point_between_two_segments_belongs_to_the_upper_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    points = [0.0, 0.25, 0.5, 0.75]
-    monkeypatch.setattr("floodmark.streams.layout.layout.key_points", lambda _: np.array(points))
-    assert Layout.create(4).route_many(["a", "b", "c", "d"]).tolist() == [0, 1, 2, 3]
-    assert [Layout.create(4).segment_at(point).id for point in points] == [0, 1, 2, 3]
+def test_a_point_between_two_segments_belongs_to_the_upper_one() -> None:
+    assert route_points(Layout.create(4), np.array([0.0, 0.25, 0.5, 0.75])) == [0, 1, 2, 3]
 
 
 def test_keys_spread_evenly() -> None:
-    routed = Layout.create(16).route_many([f"customer-{number}" for number in range(16_000)])
+    routed = route_points(Layout.create(16), key_points([f"customer-{number}" for number in range(16_000)]))
     assert np.bincount(routed, minlength=16).min() > 900
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from floodmark.errors import FloodmarkError, InvalidValue, SnapshotInvalid
-from floodmark.streams import EntryKind, Found, Layout, MarkEntry, Whereabouts
+from floodmark.streams import EntryKind, Layout, LookupStatus, MarkEntry, MarksLookup
 from floodmark.streams.marks.log import MarksLog, cut_at, ending_at, starting_at, time_at
 
 ONE = Layout.create(1)
@@ -27,7 +27,7 @@ LOG = MarksLog(
 )
 
 
-def show(found: Found) -> str:
+def show(found: MarksLookup) -> str:
     number = "-" if found.entry is None else str(found.entry.seq)
     return {"inside": "", "before the first entry": "head ", "after the last entry": "beyond "}[
         found.where.value
@@ -126,7 +126,7 @@ def test_every_lookup_is_what_looking_at_all_entries_gives(steps: list[tuple[int
     assert starting_at(log, asked).entry == (start[-1] if start else None)
     assert ending_at(log, asked).entry == (end[0] if end else None)
     assert time_at(log, {0: max(asked, 0)}, ONE).entry == (place[-1] if place else None)
-    assert (ending_at(log, asked).where is Whereabouts.AFTER_LAST) == (asked > lower)
+    assert (ending_at(log, asked).where is LookupStatus.AFTER_LAST) == (asked > lower)
 
 
 def test_a_long_log_is_searched_not_scanned() -> None:

@@ -11,6 +11,7 @@ from floodmark.errors import UnknownName
 from floodmark.streams import EntryKind, Layout, MarkEntry, StreamHome, connect
 from floodmark.streams.local.marks import INSERT_ENTRY, MarksTable, entry_values
 from floodmark.streams.marks.log import MarksLog, cut_at, ending_at, starting_at, time_at
+from support.examples import examples
 
 STEPS = st.lists(
     st.tuples(st.sampled_from(list(EntryKind)), st.integers(1, 3), st.integers(0, 4), st.integers(0, 2)), max_size=12
@@ -38,7 +39,7 @@ def one_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StreamHome]:
 
 
 @given(STEPS, st.integers(1, 3))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_it_finds_what_the_log_in_memory_finds(
     one_home: StreamHome, steps: list[tuple[EntryKind, int, int, int]], first: int
 ) -> None:

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from floodmark.errors import FloodmarkError, LeaseLost
 from floodmark.streams import Controller, EntryKind, MarkOutcome, Stream, StreamHome, Writer, connect
 from floodmark.streams import controller as _shares
-from floodmark.streams.layout.positions import Standing, compare
+from floodmark.streams.layout.positions import Standing, compare_to_cut
 from floodmark.streams.local import catalog as _catalog
 from floodmark.streams.local.watermarks import read_inputs, store_decisions
 from floodmark.testing import ManualClock
+from support.examples import examples
 from support.streams.reading import payloads
 
 SECOND = 1_000_000
@@ -105,7 +106,7 @@ class History:
             self.controllers[which].step()
             self.look_at_counted()
         elif kind == "compute":
-            backend, leases = self.homes[0].local, dict(self.controllers[which]._share.leases)
+            backend, leases = self.homes[0].local, dict(self.controllers[which]._bucket_leases.leases)
             if self.stream.info.bucket in leases:
                 (known,) = read_inputs(backend.home, backend.catalog, [(self.stream.info.id, "time")])
                 self.computed = (known, known.decide(self.clock.now())), leases
@@ -141,7 +142,7 @@ class History:
         assert lowers == sorted(set(lowers))  # type: ignore[type-var]
         assert [entry.seq for entry in entries] == list(range(1, len(entries) + 1))
         for before, after in pairwise(entries):
-            assert compare(layout, after.cut, before.cut) is Standing.PASSED
+            assert compare_to_cut(layout, after.cut, before.cut) is Standing.PASSED
         places = {}
         order: dict[tuple[str, str], list[int]] = {}
         for segment in layout.segments:
@@ -183,7 +184,7 @@ class History:
 
 
 @given(st.integers(1, 2), ACTIONS)
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 def test_every_history_keeps_its_promises(new_file: Path, segments: int, actions: list[tuple[str, str, int]]) -> None:
     # Two buckets show all that many would, and are taken over sooner.
     with TemporaryDirectory() as directory, patch.object(_shares, "BUCKETS", 2), patch.object(_catalog, "BUCKETS", 2):

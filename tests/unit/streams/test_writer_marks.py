@@ -1,7 +1,6 @@
 """Writers note time: what is taken, what is not, and what the watermark makes of it."""
 
 import threading
-import time
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 from floodmark.streams import Controller, EntryKind, MarkOutcome, StreamHome
 from floodmark.testing import ManualClock
 from support.streams.reading import code_of, payloads
+from support.waiting import wait_until
 
 SECOND = 1_000_000
 
@@ -220,9 +220,7 @@ def test_automatic_time_is_the_clock_and_ends_with_the_writer(home: StreamHome, 
     writer = stream.writer("w", automatic="5 milliseconds")
     writer.write("covered")
     assert code_of(lambda: writer.note_time(1)) == "automatic-time"
-    give_up = time.monotonic() + 10
-    while stream.why().writers[0].time is None and time.monotonic() < give_up:
-        time.sleep(0.005)
+    wait_until(lambda: stream.why().writers[0].time is not None)
     assert stream.why().writers[0].time == clock.now() // 1000
     assert stream.tail() == {0: 1}
     assert "floodmark time w" in threads()
@@ -234,8 +232,6 @@ def test_what_goes_wrong_in_the_background_is_told_at_the_next_call(home: Stream
     stream = home.create_stream("s")
     writer = stream.writer("w", automatic="5 milliseconds")
     stream.writer("w")
-    give_up = time.monotonic() + 10
-    while "floodmark time w" in threads() and time.monotonic() < give_up:
-        time.sleep(0.005)
+    wait_until(lambda: "floodmark time w" not in threads())
     assert code_of(lambda: writer.write(1)) == "writer-superseded"
     writer.close()

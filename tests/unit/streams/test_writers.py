@@ -100,7 +100,7 @@ def test_why_says_who_holds_who_is_late_and_who_is_gone() -> None:
     assert (why.watermark, why.holders, why.next_at) == (100, ("fresh", "slow"), 80)
     assert (why.set_aside, why.idle, why.closed, why.timed_out) == (("late",), ("resting",), ("over",), ("dead",))
     assert str(why).splitlines() == [
-        "orders order_time: at 100, writers that are not ahead hold it: fresh, slow; at the latest decided at 80",
+        "orders order_time: at 100, writers that are not ahead hold it: fresh, slow; decided at 80 at the latest",
         "  fresh: holds the watermark, no mark yet, last heard at 25, no longer waited for from 80",
         "  slow: holds the watermark, at 100, last heard at 12, no longer waited for from 72",
         "  ahead: ahead, at 130, last heard at 20",

@@ -1,6 +1,6 @@
 """Partitions of topics: their numbers in a source, offsets as users write them, and the watermark over all of them.
 
-There is no clock and no I/O here.
+Pure rules: no clock, no I/O.
 """
 
 import json
@@ -12,23 +12,23 @@ from floodmark.errors import InvalidOption
 from floodmark.progress import BoundedDisorder
 
 MAX_PARTITIONS: Final = 1_000_000
-"""More than any topic has."""
+"""Stride between the partition numbers of two topics; no topic has more partitions."""
 
 EARLIEST: Final = -2
 LATEST: Final = -1
 
 
-def join_partition(place: int, partition: int) -> int:
-    """Return the number of a partition of the topic at this place in the sorted list of topics.
+def join_partition(index: int, partition: int) -> int:
+    """Return the number in a source of a partition of the topic at `index` in the sorted list of topics.
 
     >>> join_partition(0, 3), join_partition(2, 3)
     (3, 2000003)
     """
-    return place * MAX_PARTITIONS + partition
+    return index * MAX_PARTITIONS + partition
 
 
 def split_partition(part: int) -> tuple[int, int]:
-    """Return the place of the topic, and the partition in it.
+    """Return the index of the topic, and the partition in it.
 
     >>> split_partition(join_partition(2, 3))
     (2, 3)
@@ -37,30 +37,30 @@ def split_partition(part: int) -> tuple[int, int]:
 
 
 def parse_offsets(text: str, option: str, topics: Sequence[str], counts: Mapping[str, int]) -> dict[int, int]:
-    """Return offsets that were written as JSON, as Spark's own source takes them: -2 is earliest, -1 is latest.
+    """Return offsets from JSON in the format of Spark's Kafka source: -2 is earliest, -1 is latest.
 
     >>> parse_offsets('{"orders": {"0": 23, "1": -2}}', "startingOffsets", ["orders"], {"orders": 2})
     {0: 23, 1: -2}
     """
     try:
-        given = {
+        by_topic = {
             str(topic): {int(partition): _check_offset(offset) for partition, offset in offsets.items()}
             for topic, offsets in json.loads(text).items()
         }
     except (AttributeError, TypeError, ValueError) as error:
         raise _offsets_refused(
-            option, text, "It is earliest, latest, or JSON: {topic: {partition: offset}}."
+            option, text, "It must be earliest, latest, or JSON: {topic: {partition: offset}}."
         ) from error
-    wanted = {topic: set(range(counts[topic])) for topic in topics}
-    if {topic: set(offsets) for topic, offsets in given.items()} != wanted:
+    partitions = {topic: set(range(counts[topic])) for topic in topics}
+    if {topic: set(offsets) for topic, offsets in by_topic.items()} != partitions:
         shown = ", ".join(f"{topic} 0 to {counts[topic] - 1}" for topic in topics)
         raise _offsets_refused(
-            option, text, f"It names each partition of each topic that is read, and no other: {shown}."
+            option, text, f"It must name each partition of each topic that is read, and no other: {shown}."
         )
     return {
-        join_partition(place, partition): offset
-        for place, topic in enumerate(topics)
-        for partition, offset in sorted(given[topic].items())
+        join_partition(index, partition): offset
+        for index, topic in enumerate(topics)
+        for partition, offset in sorted(by_topic[topic].items())
     }
 
 
@@ -82,24 +82,24 @@ def _offsets_refused(option: str, text: str, rule: str) -> InvalidOption:
 
 @dataclass(frozen=True, slots=True)
 class TimeRule:
-    """How the time of a partition follows from its records. Durations and times are in microseconds.
+    """How the watermark of a partition follows from its records. Durations and times are in microseconds.
 
     >>> TimeRule(delay=5_000_000).watermark_of(7_000_000)
     2000000
     """
 
     key: str = "timestamp"
-    """The time key: the name of a column of the values, or "timestamp" for Kafka's own."""
+    """The time key: a column of the values, or "timestamp" for the timestamp of the Kafka record."""
     is_read: bool = False
-    """Whether times are in the values, so that only who reads them knows."""
+    """Whether times are in the values, so that only readers know them."""
     delay: int = 0
     idle: int | None = None
-    """After how long a partition that has nothing new, and nothing unread, is waited for no more; None for never."""
+    """After this long without new or unread records a partition is idle; None: never."""
     future: int | None = None
-    """How far ahead of the clock a time may be and still count; None for any."""
+    """How far ahead of the clock a time may be and still count; None: any."""
 
     def latest(self, now: int) -> int | None:
-        """Return the latest time that counts.
+        """Return the latest time that counts at `now`; None if there is no limit.
 
         >>> TimeRule(future=60).latest(1000)
         1060
@@ -113,7 +113,7 @@ class TimeRule:
 
 @dataclass(frozen=True, slots=True)
 class PartitionProgress:
-    """What is known of a partition. `read_to` is None where its time is known without reading it."""
+    """Progress of one partition. `read_to` is None if its time is known without reading its values."""
 
     name: str
     newest: int | None
@@ -124,7 +124,7 @@ class PartitionProgress:
 
     @property
     def is_caught_up(self) -> bool:
-        """Whether all that is there is bound and, where it matters, read.
+        """Whether all records are bound and, if times are in the values, read.
 
         >>> PartitionProgress("orders-0", 7, end=5, bound=5, read_to=4, moved_at=0).is_caught_up
         False
@@ -134,7 +134,7 @@ class PartitionProgress:
 
 @dataclass(frozen=True, slots=True)
 class PartitionStatus:
-    """What a partition says of its time, and whether it holds the others. It last grew at `since`."""
+    """The watermark of a partition, and whether it holds back the watermark of the source; it last grew at `since`."""
 
     name: str
     watermark: int | None
@@ -144,7 +144,7 @@ class PartitionStatus:
     holds: bool
 
     def __str__(self) -> str:
-        """Return one line for a person."""
+        """Return one line of text."""
         where = "no row yet" if self.watermark is None else f"at {self.watermark}"
         state = "idle" if self.is_idle else "active"
         unread = "" if self.is_caught_up else ", has unread rows"
@@ -153,7 +153,7 @@ class PartitionStatus:
 
 @dataclass(frozen=True, slots=True)
 class TopicWatermark:
-    """How far time has come over all partitions, and what each of them says."""
+    """The watermark over all partitions, and the status of each."""
 
     watermark: int | None
     is_idle: bool
@@ -161,50 +161,57 @@ class TopicWatermark:
 
     @property
     def holders(self) -> tuple[str, ...]:
-        """The partitions without which time would have come further."""
-        return tuple(view.name for view in self.partitions if view.holds)
+        """The partitions that hold back the watermark."""
+        return tuple(status.name for status in self.partitions if status.holds)
 
     def __str__(self) -> str:
-        """Return the answer in one line, and the partitions below it."""
+        """Return one line for the watermark, and one below it for each partition."""
         where = "no watermark yet" if self.watermark is None else f"at {self.watermark}"
-        who = "all partitions are idle" if self.is_idle else f"held by {', '.join(self.holders) or 'nobody'}"
-        return "\n".join([f"{where}, {who}", *(f"  {view}" for view in self.partitions)])
+        holders = "all partitions are idle" if self.is_idle else f"held by {', '.join(self.holders) or 'nothing'}"
+        return "\n".join([f"{where}, {holders}", *(f"  {status}" for status in self.partitions)])
 
 
 def coalesce_partitions(partitions: Iterable[PartitionProgress], now: int, rule: TimeRule) -> TopicWatermark:
-    """Return how far time has come: the least watermark of those that are not idle, the greatest if all are.
+    """Return the watermark over partitions: the minimum of those that are not idle, the maximum if all are idle.
 
-    A partition without any row holds the others until it is idle. It is idle if it has not grown for as long as the
-    rule says, and has nothing that waits to be bound or read. What was told before may be later: a watermark that was
-    given is never taken back, which is for the caller to see to.
+    A partition without records holds back the others until it is idle. It is idle if it has not grown for as long as
+    the rule says and has no unbound or unread records. The result may lie below an earlier one: the caller must not
+    take back a watermark.
 
-    >>> known = [
+    >>> progress = [
     ...     PartitionProgress("a", 70, 5, 5, None, moved_at=0),
     ...     PartitionProgress("b", 40, 5, 5, None, moved_at=60),
     ... ]
     >>> (
-    ...     coalesce_partitions(known, 100, TimeRule()).watermark,
-    ...     coalesce_partitions(known, 150, TimeRule(idle=100)).watermark,
+    ...     coalesce_partitions(progress, 100, TimeRule()).watermark,
+    ...     coalesce_partitions(progress, 150, TimeRule(idle=100)).watermark,
     ... )
     (40, 40)
-    >>> found = coalesce_partitions(known, 120, TimeRule(idle=50))
-    >>> found.watermark, found.is_idle, coalesce_partitions(known[:1], 0, TimeRule(delay=10)).holders
+    >>> result = coalesce_partitions(progress, 120, TimeRule(idle=50))
+    >>> result.watermark, result.is_idle, coalesce_partitions(progress[:1], 0, TimeRule(delay=10)).holders
     (70, True, ('a',))
     """
-    told = [(one, rule.watermark_of(one.newest), _is_idle(one, now, rule)) for one in partitions]
-    active = [watermark for _, watermark, is_idle in told if not is_idle]
-    known = [watermark for watermark in active if watermark is not None]
+    states = [
+        (partition, rule.watermark_of(partition.newest), _is_idle(partition, now, rule)) for partition in partitions
+    ]
+    active = [watermark for _, watermark, is_idle in states if not is_idle]
+    times = [watermark for watermark in active if watermark is not None]
     if active:
-        least = min(known) if len(known) == len(active) else None
+        least = min(times) if len(times) == len(active) else None
     else:
-        least = max((watermark for _, watermark, _ in told if watermark is not None), default=None)
-    views = (
+        least = max((watermark for _, watermark, _ in states if watermark is not None), default=None)
+    statuses = (
         PartitionStatus(
-            one.name, watermark, is_idle, one.is_caught_up, one.moved_at, not is_idle and watermark == least
+            partition.name,
+            watermark,
+            is_idle,
+            partition.is_caught_up,
+            partition.moved_at,
+            not is_idle and watermark == least,
         )
-        for one, watermark, is_idle in told
+        for partition, watermark, is_idle in states
     )
-    return TopicWatermark(least, bool(told) and not active, tuple(views))
+    return TopicWatermark(least, bool(states) and not active, tuple(statuses))
 
 
 def _is_idle(partition: PartitionProgress, now: int, rule: TimeRule) -> bool:

@@ -1,4 +1,4 @@
-"""How the schema of a home came to be, and how an older home is brought up to date.
+"""Schema migrations of a home.
 
 `history` lists the migrations of all rooms, in order; one that has been released is never changed. `runner`
 applies those that a home lacks; only `floodmark.control.home` calls it. To change the schema, append a migration

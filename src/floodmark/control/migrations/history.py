@@ -1,4 +1,4 @@
-"""The migrations that led to the schema of a home. One that has been released is never changed."""
+"""All schema migrations, in order. A released migration is never changed."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -6,7 +6,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """One step: its number, what it is about, and its statements, which SQLite and PostgreSQL both understand."""
+    """One migration: its number, its title, and statements that SQLite and PostgreSQL both understand."""
 
     number: int
     about: str

@@ -1,4 +1,4 @@
-"""Brings the schema of a home up to date, step by step."""
+"""Applies missing schema migrations to a home."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -19,9 +19,9 @@ _APPLIED: Final = Table(
 
 
 def migrate(store: Store, migrations: Sequence[Migration] = MIGRATIONS) -> None:
-    """Take the steps that the home has not seen, each in a transaction of its own.
+    """Apply the migrations that the home lacks, each in its own transaction.
 
-    Several processes may do so at once: whoever comes second finds the step taken.
+    Several processes may call it at once; each migration is applied once.
     """
     newest = migrations[-1].number
     with store.reader.connect() as connection:
@@ -37,19 +37,19 @@ def migrate(store: Store, migrations: Sequence[Migration] = MIGRATIONS) -> None:
 
 
 def is_home(connection: Connection) -> bool:
-    """Tell whether any step has ever been taken here."""
+    """Return whether a migration was ever applied to this database."""
     return inspect(connection).has_table(_APPLIED.name)
 
 
 def installed_version() -> str:
-    """Return the version of Floodmark that runs; rarely asked for, and slow to find."""
-    from importlib.metadata import version
+    """Return the version of the installed Floodmark."""
+    from importlib.metadata import version  # slow to import, rarely needed
 
     return version("floodmark")
 
 
 def _last_applied(connection: Connection, store: Store, newest: int) -> int:
-    """Return the last step taken, or refuse a home that has taken more than this release knows."""
+    """Return the number of the last applied migration; raise `HomeNewer` if this release does not know it."""
     if not is_home(connection):
         return 0
     last = connection.execute(select(_APPLIED).order_by(_APPLIED.c.number.desc()).limit(1)).one_or_none()
@@ -59,9 +59,9 @@ def _last_applied(connection: Connection, store: Store, newest: int) -> int:
         release = installed_version()
         raise HomeNewer(
             f"The home {store.shown} has schema {last.number}, written by Floodmark {last.release}; "
-            f"this is Floodmark {release}, which knows schema {newest}.",
-            rule="A release reads the homes of its own and of older releases.",
-            remedy=f"Use Floodmark {last.release} or newer, or another home.",
+            f"this is Floodmark {release}, which supports schemas up to {newest}.",
+            rule="A release opens homes written by itself and by older releases.",
+            remedy=f"Install Floodmark {last.release} or newer, or use another home.",
             path=store.shown,
             found=last.number,
             supported=newest,
@@ -73,7 +73,7 @@ def _last_applied(connection: Connection, store: Store, newest: int) -> int:
 
 def _apply(connection: Connection, migration: Migration) -> None:
     _APPLIED.create(connection, checkfirst=True)
-    # The one type of the statements that PostgreSQL calls otherwise.
+    # The one column type that has another name in PostgreSQL.
     bytes_type = "BYTEA" if connection.dialect.name == "postgresql" else "BLOB"
     for statement in migration.statements:
         connection.exec_driver_sql(statement.replace(" BLOB ", f" {bytes_type} "))

@@ -1,4 +1,4 @@
-"""What a home needs of the database that it is kept in: the seam between SQLite and PostgreSQL."""
+"""The protocol of a home's database, and the SQL statements whose dialects differ."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -12,63 +12,63 @@ if TYPE_CHECKING:
 
 
 class CounterReader(Protocol):
-    """A connection of its own, by which somebody who polls learns of changes at the least cost."""
+    """A separate connection for polling change counters cheaply."""
 
     def counters(self, topics: Sequence[str]) -> dict[str, int]:
-        """Return the counters of these topics, or of all if there are none; what never changed may be missing."""
+        """Return the counters of these topics, or of all if none are named; a topic without changes may be missing."""
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
 
 
 class Store(Protocol):
-    """A database that may hold a home."""
+    """A database that holds a home."""
 
     @property
     def reader(self) -> Engine:
-        """Gives transactions that see one state and may not write."""
+        """The engine for read-only transactions, each on one snapshot."""
 
     @property
     def writer(self) -> Engine:
-        """Gives transactions that write; a row that was read with a lock stays as it is until the end."""
+        """The engine for transactions that write; a row read with a lock cannot change before the transaction ends."""
 
     @property
     def location(self) -> str:
-        """What opens it again, a password included."""
+        """The directory or URL that opens it again, password included."""
 
     @property
     def shown(self) -> str:
-        """What may be shown to anybody: no password is in it."""
+        """The location for logs and messages, without a password."""
 
     @property
     def directory(self) -> Path | None:
-        """The directory, for a store that is a file."""
+        """The directory of a store that is a file, else None."""
 
     def prepare(self) -> None:
-        """Make it ready for its first table."""
+        """Prepare an empty database for its first table."""
 
     def lock_schema(self, connection: Connection) -> None:
-        """Keep others from changing the schema until the transaction ends."""
+        """Block other schema changes until the transaction ends."""
 
-    def explained(self) -> AbstractContextManager[None]:
-        """Turn what goes wrong with the store, not with a statement, into errors that say what to do."""
+    def translate_errors(self) -> AbstractContextManager[None]:
+        """Turn failures of the database, as opposed to faulty statements, into Floodmark errors."""
 
     def now(self, connection: Connection) -> int:
-        """Return the time by the store's clock, in microseconds since the epoch."""
+        """Return the store's time in microseconds since the epoch."""
 
-    def watch(self) -> CounterReader:
-        """Open a connection for somebody who polls."""
+    def open_counter_reader(self) -> CounterReader:
+        """Open a separate connection for polling change counters."""
 
 
 def insert_if_absent(connection: Connection, table: Table, values: dict[str, Any]) -> bool:
-    """Insert a row unless its key is taken, also by a transaction that comes first; return whether it was inserted."""
+    """Insert a row unless its key exists, even if a concurrent transaction inserts it first; return whether it did."""
     statement = _insert(connection, table).values(values).on_conflict_do_nothing()
-    # PostgreSQL tells how many rows an insert has made only if it is asked to.
+    # Without this option the row count of an insert is not reported on PostgreSQL.
     return connection.execute(statement.execution_options(preserve_rowcount=True)).rowcount == 1
 
 
 def upsert_row(connection: Connection, table: Table, values: dict[str, Any]) -> None:
-    """Insert a row, or replace the one that has its key. To delete and then insert would lose a race."""
+    """Insert a row, or replace the row with its key, in one statement."""
     key = [column.name for column in table.primary_key]
     inserted = _insert(connection, table).values(values)
     others = {name: inserted.excluded[name] for name in values if name not in key}
@@ -76,7 +76,7 @@ def upsert_row(connection: Connection, table: Table, values: dict[str, Any]) -> 
 
 
 def _insert(connection: Connection, table: Table) -> "postgresql.Insert | sqlite.Insert":
-    # Every process imports this module, and the dialect of the other database takes long to load.
+    # Load only the dialect in use: each is slow to import.
     if connection.dialect.name == "postgresql":
         from sqlalchemy.dialects import postgresql
 

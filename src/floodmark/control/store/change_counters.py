@@ -1,7 +1,7 @@
-"""How one process learns that another has changed something: counters that are cheap to read.
+"""Change counters: how a process learns cheaply that another has changed something.
 
-PostgreSQL could also call its listeners. SQLite cannot, and a call is lost on whoever is just reconnecting; a counter
-that has moved stays moved.
+PostgreSQL's LISTEN/NOTIFY has no counterpart in SQLite and loses notifications during a reconnect; a counter that has
+moved stays moved.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ _INCREMENT: Final = text(
 
 
 def announce_change(connection: Connection, topic: str) -> None:
-    """Say inside of `Home.write` that something about a topic changes: its counter rises together with the change.
+    """Raise the counter of a topic when the transaction of `Home.write` commits.
 
     >>> with Home.open() as home:
     ...     with home.write() as connection:
@@ -29,84 +29,83 @@ def announce_change(connection: Connection, topic: str) -> None:
     ...     home.changes("stream/orders")
     {'stream/orders': 1}
 
-    Said several times in one transaction it counts once.
+    Several calls in one transaction raise the counter once.
     """
     topics: set[str] | None = connection.info.get(_TOPICS)
     if topics is None:
         raise InvalidOption(
-            f"A change of {topic!r} was announced outside of a transaction that writes.",
-            rule="A change is announced by the transaction that makes it.",
-            remedy="Use the connection that Home.write gives, before it ends.",
+            f"A change of {topic!r} was announced outside of a write transaction.",
+            rule="The transaction that makes a change announces it.",
+            remedy="Pass the connection of `with home.write() as connection:`, inside that block.",
             topic=topic,
         )
     topics.add(check_id("topic", topic))
 
 
 class ChangeAnnouncer:
-    """Counts, as the last thing in a transaction, what was announced in it.
+    """Raises the counters of the announced topics as the last statement of a transaction.
 
-    Last, because everybody who announces the same topic has to wait from there to the end; and in one order, because
-    two who count in different orders would wait for each other.
+    Last, because it locks the topic until the commit; in topic order, to avoid deadlocks.
     """
 
     __slots__ = ("_connection", "_info", "_topics")
 
     def __init__(self, connection: Connection) -> None:
-        """Listen to what is announced by way of this connection."""
+        """Collect the topics announced on this connection."""
         self._connection = connection
         self._info = connection.info
         self._topics: set[str] = set()
         self._info[_TOPICS] = self._topics
 
     def count(self) -> None:
-        """Count it."""
+        """Raise the counters."""
         if self._topics:
             self._connection.execute(_INCREMENT, [{"topic": topic} for topic in sorted(self._topics)])
 
     def end(self) -> None:
-        """Listen no more. The connection goes back to a pool, and others get it."""
+        """Stop collecting, before the connection returns to its pool."""
         self._info.pop(_TOPICS, None)
 
 
 class ChangeCounters:
-    """The counters of a store, for any number of threads that poll."""
+    """The change counters of a store; threads may share it."""
 
-    __slots__ = ("_lock", "_store", "_watch")
+    __slots__ = ("_lock", "_reader", "_store")
 
     def __init__(self, store: Store) -> None:
-        """Connect when they are first asked for."""
+        """Connect on the first read."""
         self._store = store
         self._lock = Lock()
-        self._watch: CounterReader | None = None
+        self._reader: CounterReader | None = None
 
     def read(self, topics: Sequence[str]) -> dict[str, int]:
-        """Return the counters of these topics, 0 for one that never changed; or of all that ever changed."""
-        with self._lock, self._store.explained():
-            was_open = self._watch is not None
+        """Return the counters of these topics (0 for one without changes), or of all topics."""
+        with self._lock, self._store.translate_errors():
+            was_open = self._reader is not None
             try:
-                counted = self._count(topics)
+                counters = self._read_once(topics)
             except Exception:
-                # The connection may have been idle for long, and its other end be gone.
+                # An idle connection may have been dropped: reconnect once.
                 if not was_open:
                     raise
-                counted = self._count(topics)
-            return {topic: counted.get(topic, 0) for topic in topics} if topics else dict(counted)
+                counters = self._read_once(topics)
+            return {topic: counters.get(topic, 0) for topic in topics} if topics else dict(counters)
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         with self._lock:
             self._close()
 
-    def _count(self, topics: Sequence[str]) -> dict[str, int]:
-        if self._watch is None:
-            self._watch = self._store.watch()
+    def _read_once(self, topics: Sequence[str]) -> dict[str, int]:
+        if self._reader is None:
+            self._reader = self._store.open_counter_reader()
         try:
-            return self._watch.counters(topics)
+            return self._reader.counters(topics)
         except BaseException:
             self._close()
             raise
 
     def _close(self) -> None:
-        if self._watch is not None:
-            self._watch.close()
-            self._watch = None
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None

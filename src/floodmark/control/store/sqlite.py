@@ -1,6 +1,6 @@
-"""Everything that is particular to SQLite: how a connection is made, how a transaction begins, what goes wrong.
+"""Everything specific to SQLite: connections, transactions, errors.
 
-Its sibling for PostgreSQL is `postgres`. The rest of the control room is portable SQL.
+`postgres` is the counterpart for PostgreSQL. The rest of the control room is portable SQL.
 """
 
 import os
@@ -19,7 +19,7 @@ from floodmark.errors import HomeBusy, HomeUnusable
 FILE_NAME: Final = "home.db"
 
 BUSY_SECONDS: Final = 10.0
-"""How long a transaction waits for another process before it gives up."""
+"""How long a transaction waits for a lock before it fails."""
 
 _RETRY_SECONDS: Final = 0.001
 _WRITES: Final = "floodmark_writes"
@@ -36,15 +36,15 @@ _UNUSABLE: Final = (
 
 
 class SqliteStore:
-    """A file in a directory, which is made when it is first used, or which must be there."""
+    """A SQLite file in a directory; created on first use, or required to exist."""
 
     __slots__ = ("_uri", "directory", "file", "reader", "writer")
 
     def __init__(self, directory: Path, *, create: bool) -> None:
-        """Open nothing yet."""
+        """Connect on first use."""
         self.directory: Path | None = directory
         self.file = directory / FILE_NAME
-        # As a URI, since nothing else keeps SQLite from making an empty file of a name that is wrong.
+        # Only a URI with mode=rw keeps SQLite from creating a missing file.
         self._uri = f"{self.file.absolute().as_uri()}?mode={'rwc' if create else 'rw'}"
         self.reader: Engine = create_engine("sqlite://", creator=self._connect, poolclass=QueuePool)
         event.listen(self.reader, "begin", _begin)
@@ -61,20 +61,20 @@ class SqliteStore:
         return os.fspath(self.file)
 
     def prepare(self) -> None:
-        """Let readers and a writer work at the same time. The file remembers it."""
+        """Enable write-ahead logging, so that readers and a writer work at the same time. The file stores the mode."""
         with closing(self.reader.raw_connection()) as connection:
             _enable_wal(connection.cursor(), self.shown)
 
     def lock_schema(self, connection: Connection) -> None:
-        """Do nothing: one writes at a time."""
+        """Do nothing: SQLite has one writer at a time."""
 
     def now(self, connection: Connection) -> int:
-        """Return the time by the clock of the host, the only one that has the file open."""
+        """Return the time of the host."""
         return time_ns() // 1000
 
     @contextmanager
-    def explained(self) -> Iterator[None]:
-        """Turn what SQLite reports of the file, not of a statement, into errors that say what to do."""
+    def translate_errors(self) -> Iterator[None]:
+        """Turn failures of the file, as opposed to faulty statements, into Floodmark errors."""
         try:
             yield
         except (DatabaseError, sqlite3.DatabaseError) as error:
@@ -82,26 +82,27 @@ class SqliteStore:
             code = _primary_code(reason)
             if code in _BUSY:
                 raise HomeBusy(
-                    f"The home file {self.shown} was in use for {BUSY_SECONDS:.0f} s.",
-                    rule="One process writes at a time, and each only for a moment.",
-                    remedy="Try again; if it stays so, look for a process that hangs while it has the file open.",
+                    f"The home file {self.shown} was locked for {BUSY_SECONDS:.0f} s.",
+                    rule="One process writes at a time, and each transaction is short.",
+                    remedy="Retry; if it happens again, look for a hanging process that has the file open (lsof or "
+                    "fuser show it).",
                     path=self.shown,
                 ) from error
             if code in _UNUSABLE:
                 raise HomeUnusable(
                     f"The home file {self.shown} cannot be used: {reason}.",
-                    rule="It is a SQLite database on a local disk that this user may read and write.",
-                    remedy="Check disk and permissions; name another home with FLOODMARK_HOME.",
+                    rule="A home file is a SQLite database on a local disk that this user can read and write.",
+                    remedy="Check free space and permissions, or set FLOODMARK_HOME to another directory.",
                     path=self.shown,
                 ) from error
             raise
 
-    def watch(self) -> "SqliteCounterReader":
-        """Open a connection for somebody who polls."""
+    def open_counter_reader(self) -> "SqliteCounterReader":
+        """Open a separate connection for polling change counters."""
         return SqliteCounterReader(self._connect())
 
     def _connect(self) -> sqlite3.Connection:
-        # Python would begin transactions at times of its own choosing; isolation_level=None leaves it to us.
+        # isolation_level=None: Python must not begin transactions implicitly.
         connection = sqlite3.connect(
             self._uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )
@@ -115,37 +116,37 @@ class SqliteStore:
 
 
 class SqliteCounterReader:
-    """Reads the counters again only if anything has been written to the file since."""
+    """Caches the counters until another connection writes to the file."""
 
-    __slots__ = ("_connection", "_known", "_version")
+    __slots__ = ("_cached", "_connection", "_version")
 
     def __init__(self, connection: sqlite3.Connection) -> None:
-        """Poll by this connection, by which nobody writes: SQLite does not count what a connection does itself."""
+        """Poll on this connection, which must not write: data_version ignores a connection's own writes."""
         self._connection = connection
         self._version: int | None = None
-        self._known: dict[tuple[str, ...], dict[str, int]] = {}
+        self._cached: dict[tuple[str, ...], dict[str, int]] = {}
 
     def counters(self, topics: Sequence[str]) -> dict[str, int]:
         """Return the counters of these topics, or of all."""
-        # Asked for before they are read: what comes in between is then read twice, and not missed.
+        # Read the version before the counters, so that a change in between is read again, not missed.
         version = self._connection.execute("PRAGMA data_version").fetchone()[0]
         if version != self._version:
             self._version = version
-            self._known.clear()
-        wanted = tuple(topics)
-        if wanted not in self._known:
-            only = f" WHERE topic IN ({', '.join('?' * len(wanted))})" if wanted else ""
-            self._known[wanted] = dict(self._connection.execute(f"SELECT topic, number FROM change{only}", wanted))
-        return self._known[wanted]
+            self._cached.clear()
+        key = tuple(topics)
+        if key not in self._cached:
+            only = f" WHERE topic IN ({', '.join('?' * len(key))})" if key else ""
+            self._cached[key] = dict(self._connection.execute(f"SELECT topic, number FROM change{only}", key))
+        return self._cached[key]
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._connection.close()
 
 
 def _begin(connection: Connection) -> None:
     writes = connection.get_execution_options().get(_WRITES, False)
-    # A write in a transaction that is rolled back at its end, as those that read are, would be lost in silence.
+    # Read transactions are rolled back, so a write in one would be lost silently: forbid it.
     connection.exec_driver_sql(f"PRAGMA query_only = {'OFF' if writes else 'ON'}")
     if writes:
         _begin_immediate(connection)
@@ -154,10 +155,10 @@ def _begin(connection: Connection) -> None:
 
 
 def _begin_immediate(connection: Connection) -> None:
-    """Begin when nobody else writes. A deferred transaction would fail at once if another wrote before it does."""
+    """Take the write lock now; a deferred transaction would fail if another one wrote first."""
     raw: Any = connection.connection.driver_connection
     give_up = monotonic() + BUSY_SECONDS
-    # Left to itself, SQLite looks less and less often: beside a busy writer others then wait for half a second.
+    # Retry every millisecond: SQLite's own busy handler backs off and can wait half a second beside a busy writer.
     raw.execute("PRAGMA busy_timeout = 0")
     try:
         while True:
@@ -178,7 +179,7 @@ def _enable_wal(cursor: Any, shown: str) -> None:
         try:
             mode = cursor.execute("PRAGMA journal_mode = WAL").fetchone()[0]
         except sqlite3.OperationalError as error:
-            # SQLite does not wait here as it does elsewhere: of two processes at a new file one is refused at once.
+            # The busy timeout does not apply here: of two processes that create a file, one fails at once.
             if _primary_code(error) not in _BUSY or monotonic() > give_up:
                 raise
             sleep(0.02)
@@ -186,13 +187,13 @@ def _enable_wal(cursor: Any, shown: str) -> None:
         if mode == "wal":
             return
         raise HomeUnusable(
-            f"The file system of {shown} allows no write-ahead log.",
-            rule="SQLite needs one, and a local disk, for readers and a writer at the same time.",
-            remedy="Put the home on a local disk.",
+            f"The file system of {shown} does not support SQLite's write-ahead log.",
+            rule="A home needs the write-ahead log, which works on local disks only.",
+            remedy="Move the home to a local disk and set FLOODMARK_HOME to it.",
             path=shown,
         )
 
 
 def _primary_code(error: BaseException | None) -> int:
-    # The upper bytes hold details.
+    # The upper bytes hold the extended error code.
     return getattr(error, "sqlite_errorcode", 0) & 0xFF

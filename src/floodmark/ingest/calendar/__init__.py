@@ -1,6 +1,6 @@
-"""The time of a job: zones and wall clocks, bounds, ranges, and the grid that cuts time into cells.
+"""The calendar of a job: time zones, bounds, sets of ranges, and the grid that cuts time into periods.
 
-Pure, and the bottom of this room: imports nothing of it. All moments are int64 microseconds since the epoch. Start
-with `clock` for zones and daylight saving, `ranges` for sets of half-open ranges, `bound` for what is written as
-`from` and `to`, `grid` for cells.
+Pure code without I/O; it imports nothing else of `ingest`, and everything else may import it. All times are int64
+microseconds since the epoch. Start with `clock` (zones and daylight saving) and `ranges` (sets of half-open ranges),
+then `bound` (the values of `from` and `to`) and `grid` (cells).
 """

@@ -1,14 +1,14 @@
-"""Wall clocks and moments: the only place that knows what a zone does to a day.
+"""Conversion between wall-clock times and moments; the only code that handles daylight saving.
 
-Two wall times have no moment of their own, and each is decided one way, everywhere:
+A wall time without a single moment of its own is resolved the same way everywhere:
 
-- One that is skipped, as 02:30 where clocks go from 02:00 to 03:00, is the moment of the skip. A day whose midnight is
-  skipped begins at its first moment.
-- One that comes twice is the first of the two, unless it is known which.
+- A skipped one, such as 02:30 where clocks go from 02:00 to 03:00, is the moment of the skip. So a day whose midnight
+  is skipped starts at its first moment.
+- A repeated one is the first of the two moments, unless `fold` says otherwise.
 
 So a later wall time is never an earlier moment, and cells never overlap.
 
-Where rows are read by a column of wall times, a wall time that comes twice is the later one: see `wall_not_before` and
+A column of wall times is different: there a repeated wall time is the later moment. See `wall_not_before` and
 `wall_spans`.
 """
 
@@ -27,32 +27,32 @@ HOUR: Final = 3_600_000_000
 
 EARLIEST: Final = (datetime(2, 1, 1, tzinfo=UTC) - EPOCH) // MICROSECOND
 LATEST: Final = (datetime(9998, 1, 1, tzinfo=UTC) - EPOCH) // MICROSECOND
-"""What lies between can be reckoned with in every zone, a year more or less."""
+"""Times between these can be converted to every zone, plus or minus a year, without overflow."""
 
 
 @lru_cache(maxsize=64)
 def zone_of(name: str) -> ZoneInfo:
-    """Return a zone by its name, or refuse it.
+    """Return the zone with this name of the tz database.
 
     >>> zone_of("Europe/Berln")
     Traceback (most recent call last):
     floodmark.errors.ZoneUnknown: There is no zone 'Europe/Berln'. ... Did you mean 'Europe/Berlin'? [zone-unknown]
     """
     try:
-        # A directory of zones, or a name that leads out of it, is refused in other ways than a missing one.
+        # Besides KeyError: a directory raises OSError, a path outside the database ValueError.
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError, TypeError) as error:
-        near = did_you_mean(str(name), available_timezones(), otherwise="Write 'UTC' if it does not matter.")
+        hint = did_you_mean(str(name), available_timezones(), otherwise="Use 'UTC' if the zone does not matter.")
         raise ZoneUnknown(
             f"There is no zone {name!r}.",
             rule="A zone is named as in the tz database, such as 'Europe/Berlin' or 'UTC'.",
-            remedy=near,
+            remedy=hint,
             zone=name,
         ) from error
 
 
 def wall_to_micros(wall: datetime, zone: ZoneInfo) -> int:
-    """Return when a wall clock in a zone shows this time, in microseconds; `fold` says which, if it does twice.
+    """Return the moment of a wall time in a zone, in microseconds; `fold` selects one of a repeated time.
 
     >>> skipped = wall_to_micros(datetime(2020, 3, 8, 2, 30), zone_of("America/Los_Angeles"))
     >>> format_moment(skipped, zone_of("America/Los_Angeles"))
@@ -67,14 +67,14 @@ def wall_to_micros(wall: datetime, zone: ZoneInfo) -> int:
     if before > after:
         offset = after if wall.fold else before
         return ((wall - offset).replace(tzinfo=UTC, fold=0) - EPOCH) // MICROSECOND
-    # Skipped: the clock jumps somewhere between these two.
+    # Skipped: the clock change is between these two moments.
     low = ((wall - after).replace(tzinfo=UTC, fold=0) - EPOCH) // MICROSECOND
     high = ((wall - before).replace(tzinfo=UTC, fold=0) - EPOCH) // MICROSECOND
-    return clock_set_between(low, high, zone)
+    return find_clock_change(low, high, zone)
 
 
 def micros_to_wall(micros: int, zone: ZoneInfo) -> datetime:
-    """Return what a wall clock in a zone shows at a moment; `fold` is 1 if it shows this for the second time.
+    """Return the wall time in a zone at a moment; `fold` is 1 for the second of a repeated time.
 
     >>> micros_to_wall(0, zone_of("Asia/Kolkata"))
     datetime.datetime(1970, 1, 1, 5, 30)
@@ -83,10 +83,10 @@ def micros_to_wall(micros: int, zone: ZoneInfo) -> datetime:
 
 
 def wall_not_before(micros: int, zone: ZoneInfo) -> datetime:
-    """Return the smallest wall time whose moment is not before this one, if of two moments the later one counts.
+    """Return the smallest wall time whose moment is not before this one; a repeated wall time is the later moment.
 
-    Rows that know only their wall time are read by it: an hour that comes twice is read when it is over, and what is
-    skipped belongs to the moment of the skip. Ranges that touch each other are ranges of wall times that do.
+    Used to select rows by a column of wall times: a repeated hour is read only after its second pass, and a skipped
+    wall time belongs to the moment of the skip. Adjacent ranges of moments give adjacent ranges of wall times.
 
     >>> berlin = zone_of("Europe/Berlin")
     >>> first = wall_to_micros(datetime(2020, 10, 25, 2, 30), berlin)
@@ -103,13 +103,13 @@ def wall_not_before(micros: int, zone: ZoneInfo) -> datetime:
     assert again is not None
     if now <= again:
         return local
-    # The clock is set back after this moment, and before it shows this again.
-    set_back = clock_set_between(micros, micros + (now - again) // MICROSECOND, zone)
+    # The clock is set back after this moment, before it shows this time again.
+    set_back = find_clock_change(micros, micros + (now - again) // MICROSECOND, zone)
     return micros_to_wall(set_back, zone).replace(fold=0)
 
 
 def format_moment(micros: int, zone: ZoneInfo) -> str:
-    """Return a moment as people write it, with its offset.
+    """Return a moment in ISO 8601 with the offset of a zone.
 
     >>> format_moment(0, zone_of("UTC"))
     '1970-01-01T00:00:00+00:00'
@@ -118,7 +118,7 @@ def format_moment(micros: int, zone: ZoneInfo) -> str:
 
 
 def days_before(micros: int, days: int, zone: ZoneInfo) -> int:
-    """Return the moment so many calendar days earlier, at the same time of the day.
+    """Return the moment a number of calendar days earlier, at the same wall time.
 
     >>> days_before(
     ...     wall_to_micros(datetime(2020, 3, 9), zone_of("America/Los_Angeles")), 1, zone_of("America/Los_Angeles")
@@ -131,7 +131,7 @@ def days_before(micros: int, days: int, zone: ZoneInfo) -> int:
 
 
 def day_number(micros: int, zone: ZoneInfo) -> int:
-    """Return the calendar day of a moment, counted without holes.
+    """Return the ordinal of the calendar day of a moment.
 
     >>> day_number(0, zone_of("UTC")) - day_number(0, zone_of("America/Los_Angeles"))
     1
@@ -139,12 +139,12 @@ def day_number(micros: int, zone: ZoneInfo) -> int:
     return micros_to_wall(micros, zone).toordinal()
 
 
-def clock_set_between(low: int, high: int, zone: ZoneInfo) -> int:
-    """Return when the clock of a zone is set: after the first moment, and at the second one at the latest.
+def find_clock_change(low: int, high: int, zone: ZoneInfo) -> int:
+    """Return the moment of the clock change in (low, high], by binary search.
 
     >>> berlin = zone_of("Europe/Berlin")
     >>> format_moment(
-    ...     clock_set_between(
+    ...     find_clock_change(
     ...         wall_to_micros(datetime(2020, 3, 29), berlin), wall_to_micros(datetime(2020, 3, 30), berlin), berlin
     ...     ),
     ...     berlin,
@@ -159,7 +159,7 @@ def clock_set_between(low: int, high: int, zone: ZoneInfo) -> int:
 
 
 def offset_at(micros: int, zone: ZoneInfo) -> timedelta:
-    """Return by how much the clock of a zone is ahead of UTC at a moment."""
+    """Return the UTC offset of a zone at a moment."""
     offset = (EPOCH + timedelta(microseconds=micros)).astimezone(zone).utcoffset()
     assert offset is not None
     return offset
@@ -170,61 +170,61 @@ _WALL_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001
 
 
 class WallSpan(NamedTuple):
-    """What a wall clock shows while it is not set, from one moment on; all in microseconds."""
+    """A period without clock change, by its start; all values are microseconds."""
 
     wall: int
-    """From this on, as if it were in UTC."""
+    """The first wall time, written as if it were UTC."""
     moment: int
-    """When it shows that, or first shows something later."""
+    """The moment of that wall time."""
     offset: int
-    """By how much it is ahead of UTC."""
+    """The UTC offset."""
 
 
-def wall_spans(of: Range, zone: ZoneInfo) -> tuple[WallSpan, ...]:
-    """Return how wall times become moments of a range; the last span begins where the range ends.
+def wall_spans(range_: Range, zone: ZoneInfo) -> tuple[WallSpan, ...]:
+    """Return the spans that map wall times to moments of a range; the last span starts at the end of the range.
 
-    A wall time that comes twice counts as the later one, and one that is skipped as the moment of the skip: as where
-    ranges are read from a database, so that each wall time is of exactly one of two ranges that touch.
+    As in `wall_not_before`, a repeated wall time is the later moment and a skipped one the moment of the skip. So each
+    wall time belongs to exactly one of two adjacent ranges.
 
     >>> berlin = zone_of("Europe/Berlin")
     >>> day = Range(wall_to_micros(datetime(2020, 10, 25), berlin), wall_to_micros(datetime(2020, 10, 26), berlin))
     >>> [(span.wall // HOUR % 24, span.offset // HOUR) for span in wall_spans(day, berlin)]
     [(0, 2), (2, 1), (0, 1)]
     """
-    starts = [of.lo]
-    while (after := _next_clock_change(starts[-1], of.hi, zone)) is not None:
+    starts = [range_.lo]
+    while (after := _next_clock_change(starts[-1], range_.hi, zone)) is not None:
         starts.append(after)
     return tuple(
         WallSpan(_wall_micros(wall_not_before(at, zone)), at, offset_at(at, zone) // MICROSECOND)
-        for at in (*starts, of.hi)
+        for at in (*starts, range_.hi)
     )
 
 
-def moment_of(shown: int, spans: tuple[WallSpan, ...]) -> int | None:
-    """Return which moment of a range a wall time is, or None if it is none of it.
+def wall_to_moment(wall: int, spans: tuple[WallSpan, ...]) -> int | None:
+    """Return the moment of a wall time within the range of `spans`, or None if it is outside.
 
-    >>> moment_of(5, (WallSpan(0, -HOUR, HOUR), WallSpan(HOUR, 0, HOUR))) == 5 - HOUR
+    >>> wall_to_moment(5, (WallSpan(0, -HOUR, HOUR), WallSpan(HOUR, 0, HOUR))) == 5 - HOUR
     True
     """
-    if shown >= spans[-1].wall:
+    if wall >= spans[-1].wall:
         return None
     for span, after in zip(reversed(spans[:-1]), reversed(spans[1:]), strict=True):
-        if shown >= span.wall:
-            return max(span.moment, min(shown - span.offset, after.moment - 1))
+        if wall >= span.wall:
+            return max(span.moment, min(wall - span.offset, after.moment - 1))
     return None
 
 
 def _next_clock_change(since: int, until: int, zone: ZoneInfo) -> int | None:
-    """Return when the clock is next set, before the end."""
+    """Return the first clock change after `since` and before `until`, if any."""
     low, offset = since, offset_at(since, zone)
     while low < until:
         high = min(low + _DAY, until)
         if offset_at(high, zone) != offset:
-            after = clock_set_between(low, high, zone)
+            after = find_clock_change(low, high, zone)
             return after if after < until else None
         low = high
     return None
 
 
-def _wall_micros(shown: datetime) -> int:
-    return (shown.replace(fold=0) - _WALL_EPOCH) // MICROSECOND
+def _wall_micros(wall: datetime) -> int:
+    return (wall.replace(fold=0) - _WALL_EPOCH) // MICROSECOND

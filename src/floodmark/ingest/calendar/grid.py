@@ -1,7 +1,7 @@
-"""How the time of a job is cut into cells: periods of a calendar, counted from where the job begins.
+"""The grid: how the time of a job is cut into cells, which are calendar periods counted from the job's start.
 
-The k-th period begins k periods after the start, never one period after the one before it: from 01-31, months begin on
-02-29 and 03-31. Hours are equally long; all others follow the wall clock, so that a day may have 23 or 25 hours.
+Period k starts k periods after the start of the grid, not one period after period k - 1: from 01-31, months start on
+02-29 and 03-31. Hours have a fixed length; all other periods follow the wall clock, so a day may have 23 or 25 hours.
 """
 
 from calendar import monthrange
@@ -23,7 +23,7 @@ _MONTHS: Final = {"monthly": 1, "yearly": 12}
 
 
 class Periods:
-    """The periods of a stretch of time; the last one ends where the stretch does, whole or not.
+    """The periods of one kind between a start and an end; the last period may be cut short by the end.
 
     >>> days = Periods("daily", 0, datetime(1970, 1, 1), ZoneInfo("UTC"), 10**12)
     >>> days.index(86_400_000_000), days.cell(0)
@@ -33,7 +33,7 @@ class Periods:
     __slots__ = ("_anchor", "_days", "_edges", "_kind", "_months", "_zone", "end", "start")
 
     def __init__(self, kind: str, start: int, anchor: datetime, zone: ZoneInfo, end: int) -> None:
-        """Count from `anchor`, what the wall clock shows at `start`."""
+        """Count periods from `anchor`, the wall time of `start`."""
         self.start = start
         self.end = end
         self._kind = kind
@@ -41,16 +41,16 @@ class Periods:
         self._zone = zone
         self._days = _DAYS.get(kind, 0)
         self._months = _MONTHS.get(kind, 0)
-        # Each unit asks for the same few edges.
+        # Cached, because every unit uses the same few edges.
         self._edges: dict[int, int] = {0: start}
 
     @property
     def is_uncut(self) -> bool:
-        """Whether there is one period only, which lasts as long as the stretch does."""
+        """Whether everything is one period."""
         return self._kind == "none"
 
     def index(self, at: int) -> int:
-        """Return the number of the period that holds a moment."""
+        """Return the index of the period that contains a moment."""
         if self._kind == "none":
             return 0
         if self._kind == "hourly":
@@ -62,7 +62,7 @@ class Periods:
             months = (local.year - self._anchor.year) * 12 + local.month - self._anchor.month
             guess = months // self._months
         guess = max(guess, 0)
-        # A wall time that comes twice, or a month that is too short, may put the guess beside it.
+        # Repeated wall times and short months can make the guess wrong by one.
         while self._edge(guess) > at:
             guess -= 1
         while self._edge(guess + 1) <= at:
@@ -70,7 +70,7 @@ class Periods:
         return guess
 
     def cell(self, index: int) -> Range:
-        """Return a period by its number."""
+        """Return the period with this index."""
         if self._kind == "none":
             return Range(self.start, self.end)
         return Range(min(self._edge(index), self.end), min(self._edge(index + 1), self.end))
@@ -80,10 +80,10 @@ class Periods:
             return self.start + index * HOUR
         edge = self._edges.get(index)
         if edge is None:
-            edge = self._edges[index] = max(wall_to_micros(self._at(index), self._zone), self.start)
+            edge = self._edges[index] = max(wall_to_micros(self._edge_wall(index), self._zone), self.start)
         return edge
 
-    def _at(self, index: int) -> datetime:
+    def _edge_wall(self, index: int) -> datetime:
         if self._days:
             return self._anchor + timedelta(days=index * self._days)
         months = self._anchor.month - 1 + index * self._months
@@ -98,17 +98,17 @@ PERIODS: Final[tuple[Period, ...]] = get_args(Period)
 
 @dataclass(frozen=True, slots=True)
 class GridPart:
-    """A stretch of a grid that is cut by one period. A plain grid has one, which begins and ends with the job."""
+    """A section of a grid with one period. A plain grid has one part without bounds, which covers the whole job."""
 
     period: Period
     start: Bound | None = None
     end: Bound | None = None
-    """None, or - , if it goes on for ever."""
+    """None, or `-`, if it has no end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """How time is cut: by one period, or by several, one after the other.
+    """How time is cut: into one kind of period, or into several kinds one after the other.
 
     >>> job_start = Bound.parse("2020-01-31", "UTC")
     >>> cells = Grid.plain("monthly").cells_from(job_start, 0, "UTC")
@@ -123,73 +123,80 @@ class Grid:
 
     @classmethod
     def plain(cls, period: str) -> Self:
-        """Cut by one period, from where the job begins.
+        """Return a grid with one period, counted from the start of the job.
 
         >>> Grid.plain("dayly")
         Traceback (most recent call last):
         floodmark.errors.GridInvalid: There is no period 'dayly'. ... Did you mean 'daily'? [grid-invalid]
         """
-        return cls((GridPart(_period(period)),))
+        return cls((GridPart(_parse_period(period)),))
 
     @classmethod
     def composite(cls, parts: Iterable[tuple[str, Bound, Bound | None]]) -> Self:
-        """Cut by several periods; each part begins where the one before it ends, and counts from its own start.
+        """Return a grid of several parts without holes; each counts its periods from its own start.
 
         >>> Grid.composite([("monthly", Bound.parse("2020-01-01", "UTC"), None)]).parts[0].period
         'monthly'
         """
-        listed = [GridPart(_period(period), start, end) for period, start, end in parts]
+        listed = [GridPart(_parse_period(period), start, end) for period, start, end in parts]
         if not listed:
-            raise _invalid_grid("A composite grid has no parts.", "Name at least one period with its start and end.")
+            raise _invalid_grid("A composite grid has no parts.", "Add at least one part with period, start and end.")
         for part in listed:
-            if part.start is None or part.start.at is None or (part.end is not None and _is_odd(part.end)):
+            if part.start is None or part.start.at is None or (part.end is not None and _is_relative_end(part.end)):
                 raise _invalid_grid(
-                    f"The part {part.period} goes from {part.start} to {part.end}.",
-                    "Write two fixed times, or - as the end of the last part.",
+                    f"The part {part.period} is from {part.start} to {part.end}.",
+                    "Use two fixed times, or - as the end of the last part.",
                 )
-        listed.sort(key=lambda part: _at(part.start))
+        listed.sort(key=lambda part: _fixed_or_latest(part.start))
         for one, other in pairwise(listed):
-            if _at(one.end) != _at(other.start):
-                what = "a hole" if _at(one.end) < _at(other.start) else "an overlap"
+            if _fixed_or_latest(one.end) != _fixed_or_latest(other.start):
+                fault = "a hole" if _fixed_or_latest(one.end) < _fixed_or_latest(other.start) else "an overlap"
                 raise _invalid_grid(
-                    f"There is {what} between {one.period}, which ends at {one.end or '-'}, and {other.period}, which "
-                    f"begins at {other.start}.",
-                    "Let each part begin where the one before it ends.",
+                    f"There is {fault} between {one.period}, which ends at {one.end or '-'}, and {other.period}, which "
+                    f"starts at {other.start}.",
+                    "Start each part where the one before it ends.",
                 )
         for part in listed:
-            if _at(part.start) >= _at(part.end):
+            if _fixed_or_latest(part.start) >= _fixed_or_latest(part.end):
                 raise _invalid_grid(
-                    f"The part {part.period} ends at {part.end}, which is not after its start.", "Swap them."
+                    f"The part {part.period} ends at {part.end}, which is not after its start.", "Swap start and end."
                 )
         return cls(tuple(listed))
 
     @property
     def is_plain(self) -> bool:
-        """Whether one period cuts everything."""
+        """Whether the grid has a single period."""
         return self.parts[0].start is None
 
     def cells_from(self, start: Bound, now: int, zone: str) -> "Cells":
-        """Return the cells of a job that begins there, as they are now.
+        """Return the cells of a job that starts at `start`, as of `now`.
 
-        If the start moves, the cells stay: they then begin at hours, midnights, Mondays, firsts of months and of years.
+        With a relative start, cells are aligned to the calendar (full hours, midnights, Mondays, first days of months
+        and years), so that they stay the same while the start moves.
         """
         if not self.is_plain:
             runs = [
-                Periods(part.period, _at(part.start), _wall(part.start, zone), zone_of(zone), _at(part.end))
+                Periods(
+                    part.period,
+                    _fixed_or_latest(part.start),
+                    _anchor_of(part.start, zone),
+                    zone_of(zone),
+                    _fixed_or_latest(part.end),
+                )
                 for part in self.parts
             ]
             return Cells(runs, zone)
-        period, begin = self.parts[0].period, start.resolve(now, zone)
+        period, start_at = self.parts[0].period, start.resolve(now, zone)
         if start.moves and period != "none":
-            anchor = _calendar_start(period, begin, zone)
+            anchor = _calendar_start(period, start_at, zone)
             run = Periods(period, wall_to_micros(anchor, zone_of(zone)), anchor, zone_of(zone), LATEST)
         else:
-            run = Periods(period, begin, _wall(start, zone, begin), zone_of(zone), LATEST)
+            run = Periods(period, start_at, _anchor_of(start, zone, start_at), zone_of(zone), LATEST)
         return Cells([run], zone)
 
 
 class Cells:
-    """The cells of a grid, in order and without holes. None is made before it is asked for."""
+    """The cells of a grid, numbered in order and without holes; computed on demand."""
 
     __slots__ = ("_bases", "_runs", "_zone")
 
@@ -203,59 +210,59 @@ class Cells:
 
     @property
     def start(self) -> int:
-        """Where the first cell begins."""
+        """The start of the first cell."""
         return self._runs[0].start
 
     @property
     def end(self) -> int:
-        """Where the last cell ends, if any does."""
+        """The end of the last cell; `LATEST` if the grid has no end."""
         return self._runs[-1].end
 
     def index(self, at: int) -> int:
-        """Return the number of the cell that holds a moment."""
-        place = len(self._runs) - 1
-        run = self._runs[place]
-        while place and at < run.start:
-            place -= 1
-            run = self._runs[place]
+        """Return the index of the cell that contains a moment."""
+        position = len(self._runs) - 1
+        run = self._runs[position]
+        while position and at < run.start:
+            position -= 1
+            run = self._runs[position]
         if not run.start <= at < run.end:
             zone = zone_of(self._zone)
             raise _invalid_grid(
-                f"No cell holds {format_moment(at, zone)}: the grid goes from {format_moment(self.start, zone)} to "
+                f"No cell contains {format_moment(at, zone)}: the grid is from {format_moment(self.start, zone)} to "
                 f"{format_moment(self.end, zone)}.",
-                "Let the parts of the grid reach from the job's start to its end.",
+                "Extend the parts of the grid to cover the job's `from` to `to`.",
             )
-        return self._bases[place] + run.index(at)
+        return self._bases[position] + run.index(at)
 
     def cell(self, index: int) -> Range:
-        """Return a cell by its number. One that a zone skips, as Apia did 2011-12-30, begins where it ends."""
-        place = len(self._runs) - 1
-        while place and index < self._bases[place]:
-            place -= 1
-        return self._runs[place].cell(index - self._bases[place])
+        """Return the cell with this index. A day that a zone skips (2011-12-30 in Apia) is an empty range."""
+        position = len(self._runs) - 1
+        while position and index < self._bases[position]:
+            position -= 1
+        return self._runs[position].cell(index - self._bases[position])
 
     def check(self, reach: Range) -> None:
-        """Refuse a stretch of time that the cells do not cover."""
+        """Raise `GridInvalid` if the cells do not cover a range."""
         if reach.lo < self.start or reach.hi > self.end:
             zone = zone_of(self._zone)
             raise _invalid_grid(
                 f"The job reads from {format_moment(reach.lo, zone)} to {format_moment(reach.hi, zone)}, "
-                "and the grid goes from "
+                "and the grid is from "
                 f"{format_moment(self.start, zone)} to {format_moment(self.end, zone)}.",
-                "Let the parts of the grid reach from the job's start to its end, or write - as the last end.",
+                "Extend the parts of the grid to cover that range, or set the last end to -.",
             )
 
     def whole_until(self, at: int) -> int:
-        """Return where the last cell ends that is over at a moment. Where time is not cut, everything always is."""
+        """Return the end of the last cell that is over at a moment; with the grid none, that is the moment itself."""
         run = next((run for run in reversed(self._runs) if run.start < at), self._runs[0])
         return at if run.is_uncut or at >= run.end else run.cell(run.index(at)).lo
 
     def cell_of(self, at: int) -> Range:
-        """Return the cell that holds a moment."""
+        """Return the cell that contains a moment."""
         return self.cell(self.index(at))
 
     def between(self, lo: int, hi: int) -> Iterator[Range]:
-        """Give the cells that hold anything from `lo` to `hi`, whole, one after the other."""
+        """Yield the cells that overlap `lo` to `hi`, not clipped, in order."""
         if lo >= hi:
             return
         for index in range(self.index(lo), self.index(hi - 1) + 1):
@@ -264,38 +271,38 @@ class Cells:
                 yield cell
 
     def count(self, lo: int, hi: int) -> int:
-        """Return how many cells hold anything from `lo` to `hi`, without making them; skipped days count too."""
+        """Return how many cells overlap `lo` to `hi`, including days that the zone skips."""
         return self.index(hi - 1) - self.index(lo) + 1 if lo < hi else 0
 
 
-def _period(text: str) -> Period:
+def _parse_period(text: str) -> Period:
     for period in PERIODS:
         if isinstance(text, str) and text.lower() == period:
             return period
     raise _invalid_grid(
-        f"There is no period {text!r}.", did_you_mean(str(text), PERIODS, otherwise="Choose one of these.")
+        f"There is no period {text!r}.", did_you_mean(str(text), PERIODS, otherwise=f"Use one of {', '.join(PERIODS)}.")
     )
 
 
-def _is_odd(end: Bound) -> bool:
+def _is_relative_end(end: Bound) -> bool:
     return end.at is None and end.text != "-"
 
 
-def _at(bound: Bound | None) -> int:
+def _fixed_or_latest(bound: Bound | None) -> int:
     return LATEST if bound is None or bound.at is None else bound.at
 
 
-def _wall(bound: Bound | None, zone: str, at: int | None = None) -> datetime:
-    """Return the wall time that was written, which may be one that is skipped on that day and on no other."""
+def _anchor_of(bound: Bound | None, zone: str, at: int | None = None) -> datetime:
+    """Return the wall time that periods count from: as written, even if it is skipped on that day."""
     if bound is not None and bound.wall is not None:
         return bound.wall
-    return micros_to_wall(_at(bound) if at is None else at, zone_of(zone))
+    return micros_to_wall(_fixed_or_latest(bound) if at is None else at, zone_of(zone))
 
 
-def _calendar_start(period: Period, begin: int, zone: str) -> datetime:
+def _calendar_start(period: Period, start_at: int, zone: str) -> datetime:
     if period == "hourly":
-        return micros_to_wall(floor_moment(begin, "hour", zone), zone_of(zone))
-    day = micros_to_wall(begin, zone_of(zone)).replace(hour=0, minute=0, second=0, microsecond=0, fold=0)
+        return micros_to_wall(floor_moment(start_at, "hour", zone), zone_of(zone))
+    day = micros_to_wall(start_at, zone_of(zone)).replace(hour=0, minute=0, second=0, microsecond=0, fold=0)
     if period == "weekly":
         return datetime.fromordinal(day.toordinal() - day.weekday())
     if period == "daily":
@@ -306,6 +313,6 @@ def _calendar_start(period: Period, begin: int, zone: str) -> datetime:
 def _invalid_grid(fact: str, remedy: str) -> GridInvalid:
     return GridInvalid(
         fact,
-        rule=f"A grid is one of {', '.join(PERIODS)}, or such parts that follow each other without holes.",
+        rule=f"A grid is one of {', '.join(PERIODS)}, or parts of these without holes or overlaps.",
         remedy=remedy,
     )

@@ -1,7 +1,6 @@
-"""Sets of moments as ranges: half-open, in order, apart from each other.
+"""Sets of times as sorted lists of half-open ranges that neither overlap nor touch.
 
-A set is a list of `Range` in which each ends before the next begins. All functions take and return such sets, and take
-time that grows with the number of ranges, never with their lengths.
+All functions take and return such lists. Their cost grows with the number of ranges, not with their lengths.
 """
 
 from bisect import bisect_left, bisect_right
@@ -11,7 +10,7 @@ from typing import NamedTuple
 
 
 class Range(NamedTuple):
-    """From `lo` on, up to but without `hi`."""
+    """The half-open range from `lo` (included) to `hi` (excluded)."""
 
     lo: int
     hi: int
@@ -20,39 +19,39 @@ class Range(NamedTuple):
 Ranges = Sequence[Range]
 
 
-def merged(ranges: Iterable[tuple[int, int]]) -> list[Range]:
-    """Return the set of all that these ranges hold, in whatever order they come; empty ones hold nothing.
+def merge_ranges(ranges: Iterable[tuple[int, int]]) -> list[Range]:
+    """Return the union of ranges that may be unsorted, overlapping or empty.
 
-    >>> merged([(5, 7), (1, 3), (3, 4), (9, 9)])
+    >>> merge_ranges([(5, 7), (1, 3), (3, 4), (9, 9)])
     [Range(lo=1, hi=4), Range(lo=5, hi=7)]
     """
     result: list[Range] = []
-    for one in sorted(ranges):
-        lo, hi = one
+    for pair in sorted(ranges):
+        lo, hi = pair
         if lo >= hi:
             continue
         if result and lo <= result[-1].hi:
             if hi > result[-1].hi:
                 result[-1] = Range(result[-1].lo, hi)
         else:
-            # To make ranges anew is most of what this would cost.
-            result.append(one if isinstance(one, Range) else Range(lo, hi))
+            # Reuse the object: creating Range objects dominates the cost of this function.
+            result.append(pair if isinstance(pair, Range) else Range(lo, hi))
     return result
 
 
 def union(one: Ranges, other: Ranges) -> Ranges:
-    """Return what either holds.
+    """Return the union of two sets.
 
     >>> union([Range(1, 3)], [Range(2, 5)])
     [Range(lo=1, hi=5)]
     """
     if not one or not other:
         return one or other
-    return merged([*one, *other])
+    return merge_ranges([*one, *other])
 
 
 def subtract(one: Ranges, other: Ranges) -> Ranges:
-    """Return what the first holds and the second does not.
+    """Return the first set without the second.
 
     >>> subtract([Range(0, 10)], [Range(2, 3), Range(5, 20)])
     [Range(lo=0, hi=2), Range(lo=3, hi=5)]
@@ -60,23 +59,23 @@ def subtract(one: Ranges, other: Ranges) -> Ranges:
     if not one or not other:
         return one
     result: list[Range] = []
-    place, many = 0, len(other)
+    first, count = 0, len(other)
     for start, hi in one:
-        while place < many and other[place].hi <= start:
-            place += 1
-        lo, at = start, place
-        while at < many and other[at].lo < hi:
-            if other[at].lo > lo:
-                result.append(Range(lo, other[at].lo))
-            lo = max(lo, other[at].hi)
-            at += 1
+        while first < count and other[first].hi <= start:
+            first += 1
+        lo, index = start, first
+        while index < count and other[index].lo < hi:
+            if other[index].lo > lo:
+                result.append(Range(lo, other[index].lo))
+            lo = max(lo, other[index].hi)
+            index += 1
         if lo < hi:
             result.append(Range(lo, hi))
     return result
 
 
 def intersect(one: Ranges, other: Ranges) -> Ranges:
-    """Return what both hold.
+    """Return the intersection of two sets.
 
     >>> intersect([Range(0, 10)], [Range(2, 3), Range(5, 20)])
     [Range(lo=2, hi=3), Range(lo=5, hi=10)]
@@ -94,55 +93,55 @@ def intersect(one: Ranges, other: Ranges) -> Ranges:
     return result
 
 
-def within(ranges: Ranges, lo: int, hi: int) -> Ranges:
-    """Return what a set holds from `lo` to `hi`; many ranges elsewhere cost nothing.
+def clip_ranges(ranges: Ranges, lo: int, hi: int) -> Ranges:
+    """Return the part of a set between `lo` and `hi`, clipped by binary search.
 
-    >>> within([Range(0, 10), Range(20, 30)], 5, 25)
+    >>> clip_ranges([Range(0, 10), Range(20, 30)], 5, 25)
     [Range(lo=5, hi=10), Range(lo=20, hi=25)]
     """
     if lo >= hi:
         return []
-    first = bisect_right(ranges, lo, key=lambda one: one.hi)
-    last = bisect_left(ranges, hi, key=lambda one: one.lo)
-    found = list(ranges[first:last])
-    if found and found[0].lo < lo:
-        found[0] = Range(lo, found[0].hi)
-    if found and found[-1].hi > hi:
-        found[-1] = Range(found[-1].lo, hi)
-    return found
+    first = bisect_right(ranges, lo, key=lambda range_: range_.hi)
+    last = bisect_left(ranges, hi, key=lambda range_: range_.lo)
+    clipped = list(ranges[first:last])
+    if clipped and clipped[0].lo < lo:
+        clipped[0] = Range(lo, clipped[0].hi)
+    if clipped and clipped[-1].hi > hi:
+        clipped[-1] = Range(clipped[-1].lo, hi)
+    return clipped
 
 
 def gaps(ranges: Ranges, lo: int, hi: int) -> Ranges:
-    """Return what a set leaves out from `lo` to `hi`.
+    """Return the ranges between `lo` and `hi` that a set does not cover.
 
     >>> gaps([Range(0, 10), Range(20, 30)], 5, 40)
     [Range(lo=10, hi=20), Range(lo=30, hi=40)]
     """
     if lo >= hi:
         return []
-    held = within(ranges, lo, hi)
-    if not held:
+    covered = clip_ranges(ranges, lo, hi)
+    if not covered:
         return [Range(lo, hi)]
-    between = [Range(one.hi, other.lo) for one, other in pairwise(held)]
-    head = [Range(lo, held[0].lo)] if held[0].lo > lo else []
-    tail = [Range(held[-1].hi, hi)] if held[-1].hi < hi else []
+    between = [Range(one.hi, other.lo) for one, other in pairwise(covered)]
+    head = [Range(lo, covered[0].lo)] if covered[0].lo > lo else []
+    tail = [Range(covered[-1].hi, hi)] if covered[-1].hi < hi else []
     return [*head, *between, *tail]
 
 
-def touches(ranges: Ranges, lo: int, hi: int) -> bool:
-    """Tell whether a set holds anything from `lo` to `hi`.
+def overlaps(ranges: Ranges, lo: int, hi: int) -> bool:
+    """Return whether a set overlaps the range from `lo` to `hi`.
 
-    >>> touches([Range(0, 10)], 10, 20)
+    >>> overlaps([Range(0, 10)], 10, 20)
     False
     """
-    first = bisect_right(ranges, lo, key=lambda one: one.hi)
+    first = bisect_right(ranges, lo, key=lambda range_: range_.hi)
     return lo < hi and first < len(ranges) and ranges[first].lo < hi
 
 
-def size(ranges: Ranges) -> int:
-    """Return how much a set holds.
+def total_length(ranges: Ranges) -> int:
+    """Return the sum of the lengths of the ranges.
 
-    >>> size([Range(0, 10), Range(20, 30)])
+    >>> total_length([Range(0, 10), Range(20, 30)])
     20
     """
-    return sum(one.hi - one.lo for one in ranges)
+    return sum(hi - lo for lo, hi in ranges)

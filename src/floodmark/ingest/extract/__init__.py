@@ -1,8 +1,8 @@
-"""Where rows come from: a planned range becomes input splits, and each split is read to Arrow batches by one task.
+"""Extraction: a planned range becomes input splits, and one task reads each split to Arrow batches.
 
-A split says all that is needed to read it, is sent to the task that reads it, and contains no secret: it refers to
-secrets, which are looked up where it is read. Nothing of Spark is here. Imports the rest of this room but not
-`landing`; `floodmark.spark` imports it. Start with `sql.split`, `rest.split` or `files`.
+A split contains everything needed to read it except secrets: it refers to them, and the task looks them up. Nothing
+here imports Spark. It may import the rest of `ingest` but not `landing`; `floodmark.spark` imports it. Start with
+`sql.split`, `rest.split` or `files`.
 """
 
 from collections.abc import Iterator
@@ -12,11 +12,11 @@ import pyarrow as pa
 
 
 class InputSplit(Protocol):
-    """What one task reads. It can be pickled, and read again: each time what the source has then."""
+    """The rows that one task reads. It can be pickled, and read again to get the source's current rows."""
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """Give the rows, a batch at a time, all with one schema; at least one batch, even if it is empty.
+        """Yield the rows in batches of one schema; at least one batch, which may be empty.
 
-        Whatever is wrong with the source is an error of Floodmark's that says what to do.
+        Every failure of the source is raised as a FloodmarkError with a remedy.
         """
         ...

@@ -1,5 +1,5 @@
-"""What a user writes: the job, its time, units, source, target, and the values their options may have.
+"""The definition of a job: time, units, source, target and limits, and their options.
 
-Pure: frozen dataclasses that are checked as they are made. No clock, no store; a secret is only referred to. Imports
-`calendar`; everything else in this room imports it. Start with `job`, then `source` and `unit`.
+Pure code: frozen dataclasses that validate themselves, without clock or store; secrets are only references. It imports
+`calendar`; everything else in `ingest` may import it. Start with `job`, then `source` and `unit`.
 """

@@ -1,13 +1,13 @@
-"""A job: what is read, when, and where it goes. Frozen, checked as it is made, without clock and I/O.
+"""A job: what is read, when, and where it goes. Immutable, validated when created, without clock or I/O.
 
     Job
       time    TimeWatermark: from, to (Bound), grid (Grid), partial, grace, abstinence, settle
-      units   UnitWatermark: Unit, ...  or None, then there is one unit, `{}`
-      source  SqlSource, FilesSource or RestSource; opaque to planning
+      units   UnitWatermark: Unit, ...  or None for a single unit `{}`
+      source  SqlSource, FilesSource or RestSource; planning does not look at it
       target  Landing; planning only looks at its mode
-      limits  Limits: cells a run, attempts before quarantine
+      limits  Limits: cells per run, attempts before quarantine
 
-A `Grid` says how time is cut; its cells are made by `Job.cells(now)`, since a start may move.
+A `Grid` describes how time is cut; `Job.cells(now)` computes the cells, because a start may be relative to now.
 """
 
 from collections.abc import Iterator, Mapping
@@ -32,7 +32,7 @@ _MAX_DAYS: Final = 366 * 100
 
 @dataclass(frozen=True, slots=True)
 class TimeWatermark:
-    """The time of a job: from when to when it reads, how that is cut, and what it reads again or later.
+    """The time of a job: its bounds, its grid, and what it reads again or delays.
 
     >>> TimeWatermark("day", Bound.parse("2020-01-01", "UTC"), Bound.parse("P0D", "UTC"), Grid.plain("daily")).partial
     True
@@ -43,81 +43,81 @@ class TimeWatermark:
     to: Bound
     grid: Grid = field(default_factory=lambda: Grid.plain("none"))
     partial: bool = True
-    """Whether the last cell is read before it is over."""
+    """Whether the last cell is read before its period is over."""
     grace_days: int = 0
-    """How many calendar days, back from what a unit has reached, are read again in each run."""
+    """How many calendar days before a unit's frontier are read again in each run."""
     abstinence_days: int = 0
-    """How many calendar days after a success a cell is left alone; today and that many more."""
+    """How many calendar days after the day of a success a cell is not read again."""
     settle: int = 0
-    """Microseconds before now that are not read yet, since a source may still add to them."""
+    """The newest microseconds before now that are not read yet, because the source may still add rows."""
 
     def __post_init__(self) -> None:
-        """Refuse what can never be read."""
+        """Validate the bounds, the delays and the grid."""
         if self.from_.text == "-":
             raise RangeInvalid(
                 "`from` is -.",
-                rule="What begins now holds nothing.",
-                remedy="Write a date, or a duration such as P7D.",
+                rule="A range that starts now is empty.",
+                remedy="Use a date, or a duration such as P7D.",
                 name=self.name,
             )
         if self.from_.at is not None and self.to.at is not None and self.from_.at >= self.to.at:
             raise RangeInvalid(
                 f"`from` is {self.from_} and `to` is {self.to}.",
-                rule="`to` lies after `from`.",
-                remedy="Swap them." if self.from_.at > self.to.at else "Name a later `to`.",
+                rule="`to` must be after `from`.",
+                remedy="Swap `from` and `to`." if self.from_.at > self.to.at else "Use a later `to`.",
                 name=self.name,
             )
         if self.from_.moves and self.to.moves and (self.from_.zone, self.from_.floor) == (self.to.zone, self.to.floor):
-            back, ahead = ((one.days, one.hours, one.minutes) for one in (self.from_, self.to))
-            if back < ahead:
+            from_age, to_age = ((bound.days, bound.hours, bound.minutes) for bound in (self.from_, self.to))
+            if from_age < to_age:
                 raise RangeInvalid(
                     f"`from` is {self.from_}, and `to` is {self.to}, which is earlier.",
-                    rule="`to` lies after `from`.",
-                    remedy="Swap them.",
+                    rule="`to` must be after `from`.",
+                    remedy="Swap `from` and `to`.",
                     name=self.name,
                 )
         for what, value in (("grace", self.grace_days), ("abstinence", self.abstinence_days)):
             if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MAX_DAYS:
                 raise JobInvalid(
                     f"The {what} is {value!r} days.",
-                    rule=f"It is a whole number of days from 0 to {_MAX_DAYS}.",
-                    remedy="Write 0 for none.",
+                    rule=f"It must be an integer from 0 to {_MAX_DAYS}.",
+                    remedy=f"Set {what}_days to 0 for none.",
                     what=what,
                     value=value,
                 )
         if isinstance(self.settle, bool) or not isinstance(self.settle, int) or self.settle < 0:
             raise JobInvalid(
                 f"The settle delay is {self.settle!r}.",
-                rule="It is a whole number of microseconds that is not negative.",
-                remedy="Write 0 for none, 600_000_000 for ten minutes.",
+                rule="It must be an integer number of microseconds, 0 or more.",
+                remedy="Use 0 for none, 600_000_000 for ten minutes.",
                 value=self.settle,
             )
         self._check_grid()
 
     def _check_grid(self) -> None:
-        """Refuse parts that leave out something that is read. Where an end moves, each plan looks again."""
+        """Require that the grid covers the fixed bounds; relative bounds are checked by each plan."""
         first, last = self.grid.parts[0], self.grid.parts[-1]
         if first.start is None:
             return
         if self.from_.at is not None and first.start.at is not None and self.from_.at < first.start.at:
             raise RangeInvalid(
-                f"`from` is {self.from_}, and the grid begins at {first.start}.",
-                rule="The parts of a grid reach from the job's start to its end.",
-                remedy="Begin the first part at `from`.",
+                f"`from` is {self.from_}, and the grid starts at {first.start}.",
+                rule="The parts of a grid must cover the job from `from` to `to`.",
+                remedy="Start the first part at `from`.",
                 name=self.name,
             )
         if last.end is not None and last.end.at is not None and self.to.at is not None and self.to.at > last.end.at:
             raise RangeInvalid(
                 f"`to` is {self.to}, and the grid ends at {last.end}.",
-                rule="The parts of a grid reach from the job's start to its end.",
-                remedy="Write - as the end of the last part.",
+                rule="The parts of a grid must cover the job from `from` to `to`.",
+                remedy="Set the end of the last part to -.",
                 name=self.name,
             )
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much a run may do, and how often a cell may fail.
+    """How many cells a run may read, and how often a cell may fail.
 
     >>> Limits(cells=0)
     Traceback (most recent call last):
@@ -125,18 +125,18 @@ class Limits:
     """
 
     cells: int | None = 10_000
-    """Cells a run; None for all there are, however many."""
+    """Cells per run; None for no limit."""
     attempts: int | None = 5
-    """Failures in a row after which a cell waits for somebody to look at it; None for never."""
+    """Consecutive failures after which a cell is quarantined until a manual retry; None for never."""
 
     def __post_init__(self) -> None:
-        """Refuse what would let nothing happen."""
-        for what, value in (("cells", self.cells), ("attempts", self.attempts)):
+        """Validate the limits."""
+        for what, value, word in (("cells", self.cells, "all"), ("attempts", self.attempts, "unlimited")):
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise JobInvalid(
                     f"The limit of {what} is {value!r}.",
-                    rule="It is a whole number of at least 1.",
-                    remedy="Leave it out for the default.",
+                    rule="It must be an integer of at least 1.",
+                    remedy=f"Omit it for the default; [limits] also takes {what} = {word!r} for no limit.",
                     what=what,
                     value=value,
                 )
@@ -144,7 +144,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is read and where it goes. Two jobs are equal if they say the same.
+    """A job: what is read, when, and where it goes.
 
     >>> day = TimeWatermark("day", Bound.parse("2020-01-01", "UTC"), Bound.parse("-", "UTC"), Grid.plain("daily"))
     >>> Job("orders", "UTC", day).listed_units
@@ -156,16 +156,16 @@ class Job:
     time: TimeWatermark
     units: UnitWatermark | None = None
     source: Any = field(default_factory=lambda: Frozen({}))
-    """Where rows come from: a mapping, or an object that says it in its own way."""
+    """Where rows come from: a source object, or a mapping for a job that is only planned."""
     target: Any = field(default_factory=lambda: Frozen({"mode": "replace"}))
-    """Where rows go: a mapping with a `mode`, or an object with that attribute."""
+    """Where rows go: a `Landing`, or a mapping with a `mode` for a job that is only planned."""
     limits: Limits = Limits()
     compat: bool = False
-    """Whether it is planned by the letter of what DIL does, which may leave holes for ever."""
+    """Whether it is planned exactly as DIL does, which may leave gaps that are never read."""
     variables: Mapping[str, Any] = field(default_factory=lambda: Frozen({}))
 
     def __post_init__(self) -> None:
-        """Refuse parts that do not fit together."""
+        """Validate the job as a whole."""
         check_id("name of the job", self.name)
         zone_of(self.zone)
         for name in ("source", "target", "variables"):
@@ -175,42 +175,42 @@ class Job:
         if mode not in MODES:
             raise JobInvalid(
                 f"The mode of the target is {mode!r}.",
-                rule=f"It is one of {', '.join(MODES)}.",
-                remedy="Use replace for rows that are never changed, merge for rows that are.",
+                rule=f"It must be one of {', '.join(MODES)}.",
+                remedy="Use replace for rows that never change, merge for rows that do.",
                 mode=mode,
             )
         if self.time.grace_days and mode == "append":
             raise JobInvalid(
-                f"The job {self.name!r} reads {self.time.grace_days} days again in each run, and appends them.",
-                rule="What is read again replaces what was there, or is merged with it; else each row is there twice.",
-                remedy="Set the target's mode to replace or merge, or the grace to 0.",
+                f"The job {self.name!r} reads {self.time.grace_days} days again in each run, in the mode append.",
+                rule="Reading a range again needs the mode replace or merge; append would duplicate its rows.",
+                remedy='Set mode = "replace" or mode = "merge" in [target], or grace_days = 0.',
                 job=self.name,
                 grace_days=self.time.grace_days,
             )
 
     @property
     def listed_units(self) -> tuple[Unit, ...]:
-        """The units that are read; one without fields where there are none."""
+        """The units of the job; a single unit without fields if it has no [units]."""
         if self.units is None:
             return (SOLE_UNIT,)
         if self.units.units is None:
             raise JobInvalid(
                 f"The units {self.units.name!r} of the job {self.name!r} are not read yet.",
-                rule="A plan is made for units that are known.",
-                remedy="Read the secondary input first, then use Job.with_units.",
+                rule="A plan needs the units of the secondary input.",
+                remedy="Call floodmark.ingest.with_units(job) first.",
                 job=self.name,
             )
         return self.units.units
 
     def with_units(self, units: tuple[Unit, ...]) -> Self:
-        """Return the same job, with the units that its secondary input has given."""
+        """Return the job with the units of its secondary input."""
         assert self.units is not None
         return replace(self, units=replace(self.units, units=units))
 
     def reach(self, now: int) -> Range:
-        """Return from when to when it reads at this moment; `hi` is not above `lo` if there is nothing.
+        """Return the range that the job reads at the time `now`; it is empty if `hi` is not above `lo`.
 
-        What is not over is not read: `to` is at most now, less the time to settle, rounded down as `to` says.
+        The end is at most now minus the settle delay, rounded down to the unit of `to`.
         """
         lo = self.time.from_.resolve(now, self.zone)
         hi = self.time.to.resolve(now, self.zone)
@@ -220,11 +220,11 @@ class Job:
         return Range(lo, hi)
 
     def cells(self, now: int) -> Cells:
-        """Return the cells as they are at this moment."""
+        """Return the cells of the grid as of `now`."""
         return self.time.grid.cells_from(self.time.from_, now, self.zone)
 
     def described(self) -> dict[str, Any]:
-        """Return what decides about when it reads what, to be kept and compared. No secret can be in it."""
+        """Return the settings that affect planning, as JSON without secrets, to be stored and compared."""
         time = self.time
         grid: Any = [[part.period, str(part.start), str(part.end or "-")] for part in time.grid.parts]
         return {
@@ -243,12 +243,12 @@ class Job:
         }
 
     def shown(self, micros: int) -> str:
-        """Return a moment as the job's own wall clock shows it."""
+        """Format a moment in the job's zone."""
         return format_moment(micros, zone_of(self.zone))
 
 
 def mode_of(target: Any) -> object:
-    """Return how rows get into a target.
+    """Return the mode of a target.
 
     >>> mode_of({"mode": "merge"})
     'merge'
@@ -257,114 +257,116 @@ def mode_of(target: Any) -> object:
 
 
 Mode = Literal["append", "replace", "merge"]
-LANDING_MODES: Final = ("append", "replace", "merge")
 Drift = Literal["evolve", "freeze", "rescue"]
 DRIFTS: Final = ("evolve", "freeze", "rescue")
 
 
 @dataclass(frozen=True, slots=True)
 class Landing:
-    """A Delta table or a stream of Floodmark's.
+    """The target of a job: a Delta table, or a Floodmark stream.
 
     >>> Landing(path="landed/orders", mode="merge", keys=("id",), newest_by="updated_at").kind
     'delta'
     """
 
     mode: Mode
-    """append adds rows; replace puts them in place of those of the same range; merge keeps the newest of each key."""
+    """append adds rows; replace overwrites the rows of the same range; merge keeps the newest row of each key."""
     path: str | None = None
     """The directory of a Delta table."""
     stream: str | None = None
-    """The name of a stream in the home. One of the two."""
+    """The name of a stream in the home. Exactly one of `path` and `stream` is set."""
     keys: tuple[str, ...] = ()
-    """For merge: the columns that name a row."""
+    """For merge: the key columns of a row."""
     newest_by: str | None = None
-    """For merge: of two rows with the same key the one with the larger value is kept; by default the watermark.
+    """For merge: of two rows with the same key, the one with the larger value in this column is kept.
 
-    That of files is `_file_time`, unless it is a column of theirs.
+    The default is the watermark column; for files, `_file_time` unless the time is in a column.
     """
     range_column: str | None = None
-    """For replace: the column of the table whose range is replaced; by default the watermark, as in `newest_by`."""
+    """For replace: the column whose range is overwritten; the default is as for `newest_by`."""
     partition_by: tuple[str, ...] = ()
     drift: Drift = "freeze"
-    """Columns that the table does not have: it gets them, the cell fails, or they are kept aside as JSON."""
+    """What to do with columns that the table lacks: add them, fail the cell, or keep them in a JSON column."""
 
     @property
     def kind(self) -> Literal["delta", "stream"]:
-        """What it is."""
+        """Whether the target is a Delta table or a stream."""
         return "delta" if self.path is not None else "stream"
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be landed."""
-        require_one_of("mode", self.mode, LANDING_MODES)
+        """Validate the target."""
+        require_one_of("mode", self.mode, MODES)
         require_one_of("drift", self.drift, DRIFTS)
         if (self.path is None) == (self.stream is None):
             raise invalid_option(
                 "path",
                 "The target has both a path and a stream." if self.path else "The target has neither path nor stream.",
-                "It is a Delta table, named by its path, or a stream, named by its name.",
-                'Write path = "landed/orders" or stream = "orders".',
+                "A target is either a Delta table (path) or a stream (stream).",
+                'Set either path = "landed/orders" or stream = "orders".',
             )
         require_text("path" if self.path is not None else "stream", self.path or self.stream)
         if (self.mode == "merge") != bool(self.keys):
             raise invalid_option(
                 "keys",
                 f"The mode is {self.mode!r}, and there are {len(self.keys) or 'no'} keys.",
-                "Merging needs the keys of a row, and nothing else has them.",
-                'Add keys = ["id"].' if self.mode == "merge" else "Leave keys out, or merge.",
+                "The mode merge needs keys; other modes do not take them.",
+                'Add keys = ["id"].' if self.mode == "merge" else 'Remove keys, or set mode = "merge".',
             )
         if len(set(self.keys)) != len(self.keys):
-            raise invalid_option("keys", "A key is named twice.", "Each is named once.", "Leave one of them out.")
+            raise invalid_option("keys", "A key is listed twice.", "Each key is listed once.", "Remove the duplicate.")
         for name, mode in (("newest_by", "merge"), ("range_column", "replace")):
             if getattr(self, name) is not None and self.mode != mode:
                 raise invalid_option(
-                    name, f"The mode is {self.mode!r}, and there is {name}.", f"It belongs to {mode}.", "Leave it out."
+                    name,
+                    f"The mode is {self.mode!r}, and {name} is set.",
+                    f"{name} is only for the mode {mode}.",
+                    f"Remove {name}.",
                 )
         if self.stream is not None and (self.mode == "replace" or self.partition_by):
             raise invalid_option(
                 "mode" if self.mode == "replace" else "partition_by",
                 f"The target is a stream, and its mode is {self.mode!r}."
                 if self.mode == "replace"
-                else "The target is a stream, and has partition_by.",
-                "What is in a stream stays: events are appended, or newer ones of a key follow. It has segments.",
-                'Write mode = "append" or "merge".' if self.mode == "replace" else "Leave partition_by out.",
+                else "The target is a stream, and partition_by is set.",
+                "A stream is append-only and partitioned by its segments: its modes are append and merge.",
+                'Set mode = "append" or mode = "merge".' if self.mode == "replace" else "Remove partition_by.",
             )
 
 
 def check_job(job: Job) -> None:
-    """Refuse a job whose parts contradict each other."""
+    """Raise `InvalidOption` if source, units and target of a job contradict each other."""
     source, target = job.source, job.target
     if not isinstance(source, SqlSource | FilesSource | RestSource):
         return
-    _check_fields(job, source)
-    _check_used(job, source)
+    _check_unit_fields(job, source)
+    _check_cells_differ(job, source)
     if not isinstance(target, Landing):
         return
     if isinstance(source, SqlSource) and source.nulls == "read" and target.mode != "merge":
         raise invalid_option(
             "source.nulls",
             f"Rows without a watermark are read in each run, and the target's mode is {target.mode!r}.",
-            "What is read again and again must be merged by its key; else it is there again and again.",
-            'Write nulls = "skip", name a fallback column, or merge.',
+            "Rows that are read in each run must be merged by key, or they would be duplicated.",
+            'Set nulls = "skip", set fallback to another column, or set mode = "merge".',
         )
     if target.mode == "merge" and target.newest_by is None and watermark_column(source) is None:
         raise invalid_option(
             "target.newest_by",
-            "Nothing says which of two rows with the same key is newer.",
-            "Merging keeps the newest; without a watermark column a column must be named.",
+            "It is undefined which of two rows with the same key is newer.",
+            "Without a watermark column, the mode merge needs newest_by.",
             'Add newest_by = "COLUMN" to [target].',
         )
     if target.mode == "replace" and target.range_column is None and watermark_column(source) is None:
         raise invalid_option(
             "target.range_column",
-            "Nothing says which column of the table has the range that is replaced.",
-            "Rows of the range that was read are replaced; without a watermark column a column must be named.",
+            "It is undefined by which column the rows of a range are replaced.",
+            "Without a watermark column, the mode replace needs range_column.",
             'Add range_column = "COLUMN" to [target].',
         )
 
 
 def unit_fields(job: Job) -> tuple[str, ...]:
-    """Return the fields that each unit of a job has.
+    """Return the field names of a job's units.
 
     >>> unit_fields(Job("a", "UTC", TimeWatermark("t", Bound.parse("2020-01-01", "UTC"), Bound.parse("-", "UTC"))))
     ()
@@ -376,39 +378,39 @@ def unit_fields(job: Job) -> tuple[str, ...]:
     return tuple(job.units.units[0].fields) if job.units.units else ()
 
 
-def _check_fields(job: Job, source: SqlSource | FilesSource | RestSource) -> None:
-    known = unit_fields(job)
-    named = [name.removeprefix("unit.") for name in _variables_in(plain_values(source)) if name.startswith("unit.")]
+def _check_unit_fields(job: Job, source: SqlSource | FilesSource | RestSource) -> None:
+    fields = unit_fields(job)
+    names = [name.removeprefix("unit.") for name in _variables_in(plain_values(source)) if name.startswith("unit.")]
     if isinstance(source, SqlSource):
-        named += list(source.units)
-    for name in named:
-        if name not in known:
+        names += list(source.units)
+    for name in names:
+        if name not in fields:
             raise invalid_option(
                 "source",
-                f"The source names the field {name!r} of a unit.",
-                f"A unit has the fields {', '.join(known)}." if known else "The job has no units.",
-                did_you_mean(name, known, otherwise="Leave it out, or add the field to the units."),
+                f"The source uses the field {name!r} of a unit.",
+                f"The units of the job have the fields {', '.join(fields)}." if fields else "The job has no units.",
+                did_you_mean(name, fields, otherwise="Remove it, or add the field to [units]."),
             )
 
 
-def _check_used(job: Job, source: SqlSource | FilesSource | RestSource) -> None:
-    """Refuse a source that would read the same for every cell."""
-    named = set(_variables_in(plain_values(source)))
+def _check_cells_differ(job: Job, source: SqlSource | FilesSource | RestSource) -> None:
+    """Require that the source depends on the range and the unit, or every cell would read the same rows."""
+    names = set(_variables_in(plain_values(source)))
     is_cut = not job.time.grid.is_plain or job.time.grid.parts[0].period != "none"
-    if isinstance(source, RestSource) and is_cut and not named & {"range.from", "range.to"}:
+    if isinstance(source, RestSource) and is_cut and not names & {"range.from", "range.to"}:
         raise invalid_option(
             "source",
-            "The source names neither {{range.from}} nor {{range.to}}, and time is cut into cells.",
-            "Each cell reads its own range; else each would read everything.",
-            'Write for example params = { since = "{{range.from}}" }, or grid = "none".',
+            "The source uses neither {{range.from}} nor {{range.to}}, and the grid has several cells.",
+            "The request must depend on the range, or every cell would read all rows.",
+            'Set for example params = { since = "{{range.from}}" }, or grid = "none".',
         )
-    by_column = isinstance(source, SqlSource)  # a field that is not named in a query is a column of its rows
-    if unit_fields(job) and not by_column and not any(name.startswith("unit.") for name in named):
+    by_column = isinstance(source, SqlSource)  # SQL selects units by the column with the name of the field
+    if unit_fields(job) and not by_column and not any(name.startswith("unit.") for name in names):
         raise invalid_option(
             "source",
-            "The source names no field of a unit, and there are units.",
-            "Each unit reads its own rows; else each would read the same.",
-            f"Write {{{{unit.{unit_fields(job)[0]}}}}} where the unit belongs, or take [units] out.",
+            "The source uses no field of the units.",
+            "The source must depend on the unit, or every unit would read the same rows.",
+            f"Use {{{{unit.{unit_fields(job)[0]}}}}} in [source], or remove [units].",
         )
 
 
@@ -416,8 +418,8 @@ def _variables_in(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield from variable_names(value)
     elif isinstance(value, dict):
-        for one in value.values():
-            yield from _variables_in(one)
+        for item in value.values():
+            yield from _variables_in(item)
     elif isinstance(value, list):
-        for one in value:
-            yield from _variables_in(one)
+        for item in value:
+            yield from _variables_in(item)

@@ -1,4 +1,4 @@
-"""What options of sources, targets and units are made of: frozen mappings, secrets, and their checks."""
+"""Building blocks of job options: frozen mappings, references to secrets, and checks of values."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +11,7 @@ from floodmark.errors import InvalidOption, SecretExposed, SecretMissing
 
 
 class Frozen(Mapping[str, Any]):
-    """What it was made of, for ever; equal to any mapping with the same contents, and can be hashed and pickled.
+    """An immutable, hashable and picklable mapping; equal to any mapping with the same contents.
 
     >>> Frozen({"mode": "merge", "keys": ["id"]})
     Frozen({'mode': 'merge', 'keys': ('id',)})
@@ -20,8 +20,8 @@ class Frozen(Mapping[str, Any]):
     __slots__ = ("_items",)
 
     def __init__(self, contents: Mapping[str, Any]) -> None:
-        """Copy it, with what it contains."""
-        self._items = {name: _frozen(value) for name, value in contents.items()}
+        """Copy a mapping deeply."""
+        self._items = {name: _freeze(value) for name, value in contents.items()}
 
     def __getitem__(self, name: str) -> Any:
         return self._items[name]
@@ -39,32 +39,32 @@ class Frozen(Mapping[str, Any]):
         return f"Frozen({self._items!r})"
 
 
-def _frozen(value: Any) -> Any:
+def _freeze(value: Any) -> Any:
     if isinstance(value, Mapping):
         return Frozen(value)
     if isinstance(value, list | tuple):
-        return tuple(_frozen(one) for one in value)
+        return tuple(_freeze(item) for item in value)
     return value
 
 
 SECRET_NAMES: Final = frozenset(
     ("password", "passwd", "pwd", "token", "access_token", "api_key", "apikey", "api-key", "secret", "client_secret")
 )
-"""Parameters whose values are secrets, whoever names them so."""
+"""Names of parameters whose values are secrets."""
 
-_RULE: Final = "A secret is referred to, as env:NAME (a variable of the environment) or file:PATH."
+_SECRET_RULE: Final = "A secret must be a reference: env:NAME (an environment variable) or file:PATH."
 
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """A reference to a secret. What it refers to is in no repr, no log and no store.
+    """A reference to a secret. The value itself never appears in a repr, a log or the store.
 
     >>> secret = Secret.parse("env:SHOP_TOKEN", "source.auth.secret")
     >>> str(secret), secret.value({"SHOP_TOKEN": "a-b-c"})
     ('env:SHOP_TOKEN', 'a-b-c')
     >>> secret.check({})
     Traceback (most recent call last):
-    floodmark.errors.SecretMissing: The secret env:SHOP_TOKEN is not there. ... [secret-missing]
+    floodmark.errors.SecretMissing: The secret env:SHOP_TOKEN is missing. ... [secret-missing]
     """
 
     kind: Literal["env", "file"]
@@ -72,13 +72,13 @@ class Secret:
 
     @classmethod
     def parse(cls, text: str, option: str, *, folder: Path | None = None) -> "Secret":
-        """Read a reference, or refuse it without showing what it may be. A path is relative to `folder`."""
+        """Parse a reference; errors do not show the text, which may be a secret. Paths are relative to `folder`."""
         kind, colon, name = text.partition(":")
         if not colon or not name.strip() or kind not in ("env", "file"):
             raise SecretExposed(
-                f"{option} is no reference to a secret.",
-                rule=_RULE,
-                remedy=f'Put the secret where only the job can read it, and write {option} = "env:NAME".',
+                f"{option} is not a reference to a secret.",
+                rule=_SECRET_RULE,
+                remedy=f'Put the secret into an environment variable, and set {option} = "env:NAME".',
                 option=option,
             )
         if kind == "file" and folder is not None:
@@ -87,7 +87,7 @@ class Secret:
 
     @staticmethod
     def is_reference(text: str) -> bool:
-        """Return whether a text is meant as a reference.
+        """Return whether a string is a reference to a secret.
 
         >>> Secret.is_reference("env:SHOP_URL"), Secret.is_reference("sqlite:///shop.db")
         (True, False)
@@ -95,40 +95,42 @@ class Secret:
         return text.startswith(("env:", "file:")) and not text.startswith("file://")
 
     def check(self, environment: Mapping[str, str] | None = None) -> None:
-        """Refuse a secret that is not there, before anything runs that needs it."""
+        """Raise `SecretMissing` if the secret does not exist."""
         self.value(environment)
 
     def value(self, environment: Mapping[str, str] | None = None) -> str:
-        """Return the secret itself. A file's last line break is no part of it."""
+        """Return the value of the secret, without the trailing line break of a file."""
         if self.kind == "env":
-            found = (os.environ if environment is None else environment).get(self.name)
-            why = "It is a variable of the environment."
+            value = (os.environ if environment is None else environment).get(self.name)
+            why = "The environment variable is not set or empty."
         else:
             try:
-                found = Path(self.name).read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
+                value = Path(self.name).read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
                 why = "The file is empty."
             except (OSError, UnicodeError) as error:
-                found, why = None, f"{type(error).__name__}: {getattr(error, 'strerror', None) or 'no text'}."
-        if not found:
+                value, why = None, f"{type(error).__name__}: {getattr(error, 'strerror', None) or 'not UTF-8'}."
+        if not value:
             raise SecretMissing(
-                f"The secret {self} is not there. {why}",
-                rule="A job starts only when each secret that it refers to is there, and not empty.",
-                remedy=f"Set the variable {self.name}." if self.kind == "env" else f"Write it into {self.name}.",
+                f"The secret {self} is missing. {why}",
+                rule="All secrets of a job must exist and must not be empty before it starts.",
+                remedy=f"Set the environment variable {self.name}."
+                if self.kind == "env"
+                else f"Write the secret into the file {self.name}.",
                 secret=str(self),
             )
-        return found
+        return value
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.name}"
 
 
 def refuse_password(url: str, option: str) -> None:
-    """Refuse a URL with a password in it, without showing it.
+    """Raise `SecretExposed` for a URL that contains a password; the error does not show it.
 
     >>> refuse_password("postgresql://ann@db/shop", "source.url")
     >>> refuse_password("postgresql://ann:x@db/shop", "source.url")
     Traceback (most recent call last):
-    floodmark.errors.SecretExposed: The URL source.url has a password in it. ... [secret-exposed]
+    floodmark.errors.SecretExposed: The URL source.url contains a password. ... [secret-exposed]
     """
     authority = url.partition("://")[2].partition("?")[0]
     user, at, _ = authority.rpartition("@")
@@ -136,50 +138,58 @@ def refuse_password(url: str, option: str) -> None:
     names = {pair.partition("=")[0] for pair in options.split("&")}
     if (at and ":" in user) or names & SECRET_NAMES:
         raise SecretExposed(
-            f"The URL {option} has a password in it.",
-            rule=_RULE,
-            remedy='Write the URL without it and add password = "env:NAME", or write url = "env:NAME" for all of it.',
+            f"The URL {option} contains a password.",
+            rule=_SECRET_RULE,
+            remedy='Remove it and set password = "env:NAME", or set url = "env:NAME" for the whole URL.',
             option=option,
         )
 
 
 def invalid_option(option: str, fact: str, rule: str, remedy: str) -> InvalidOption:
-    """Return the error of an option that makes no sense."""
+    """Return the error for an invalid option."""
     return InvalidOption(fact, rule=rule, remedy=remedy, option=option)
 
 
-def require_one_of(option: str, value: str, known: Sequence[str]) -> None:
-    """Refuse a word that is not among the known ones.
+def require_one_of(option: str, value: str, choices: Sequence[str]) -> None:
+    """Raise `InvalidOption` if a value is not one of the choices.
 
     >>> require_one_of("nulls", "skp", ["fail", "skip"])
     Traceback (most recent call last):
-    floodmark.errors.InvalidOption: nulls is 'skp'. It is one of 'fail', 'skip'. Did you mean 'skip'? [invalid-option]
+    floodmark.errors.InvalidOption: nulls is 'skp'. ... Did you mean 'skip'? [invalid-option]
     """
-    if value not in known:
+    if value not in choices:
         raise invalid_option(
             option,
             f"{option} is {value!r}.",
-            f"It is one of {', '.join(map(repr, known))}.",
-            did_you_mean(str(value), known, otherwise=f"Write for example {known[0]!r}."),
+            f"It must be one of {', '.join(map(repr, choices))}.",
+            did_you_mean(str(value), choices, otherwise=f"Use for example {choices[0]!r}."),
         )
 
 
 def require_text(option: str, value: object) -> None:
-    """Refuse what is no text, or a blank one."""
+    """Raise `InvalidOption` unless a value is a string that is not blank."""
     if not isinstance(value, str) or not value.strip():
         raise invalid_option(
-            option, f"{option} is {value!r}.", "It is a text that is not blank.", "Give it, or leave it out."
+            option,
+            f"{option} is {value!r}.",
+            "It must be a string that is not blank.",
+            f"Set {option} to a value, or remove it.",
         )
 
 
 def require_above_zero(option: str, value: float | None) -> None:
-    """Refuse a number that is not above 0; None means that there is none."""
+    """Raise `InvalidOption` unless a value is None or a number above 0."""
     if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value <= 0):
-        raise invalid_option(option, f"{option} is {value!r}.", "It is a number above 0.", "Give one, or leave it out.")
+        raise invalid_option(
+            option,
+            f"{option} is {value!r}.",
+            "It must be a number above 0.",
+            f"Set {option} to 1 or more, or remove it.",
+        )
 
 
 def plain_values(value: Any) -> Any:
-    """Return a spec as JSON has it: what is None is left out, a secret is its reference.
+    """Convert a spec to plain JSON values, without None; a secret becomes its reference.
 
     >>> plain_values({"auth": Secret("env", "TOKEN"), "pages": (1, 2), "none": None})
     {'auth': 'env:TOKEN', 'pages': [1, 2]}
@@ -187,18 +197,18 @@ def plain_values(value: Any) -> Any:
     if isinstance(value, Secret):
         return str(value)
     if isinstance(value, Mapping):
-        return {str(key): plain_values(one) for key, one in value.items() if one is not None}
+        return {str(key): plain_values(item) for key, item in value.items() if item is not None}
     if isinstance(value, tuple | list):
-        return [plain_values(one) for one in value]
+        return [plain_values(item) for item in value]
     if hasattr(value, "__dataclass_fields__"):
         kind = getattr(value, "kind", None)
-        found = {one.name: getattr(value, one.name) for one in fields(value)}
-        return plain_values({"kind": kind, **found})
+        values = {field.name: getattr(value, field.name) for field in fields(value)}
+        return plain_values({"kind": kind, **values})
     return value
 
 
 def secrets_in(value: Any) -> tuple[Secret, ...]:
-    """Return the secrets that a spec refers to.
+    """Return the secret references within a spec.
 
     >>> [str(secret) for secret in secrets_in({"auth": Secret("env", "TOKEN"), "n": 1})]
     ['env:TOKEN']
@@ -206,9 +216,9 @@ def secrets_in(value: Any) -> tuple[Secret, ...]:
     if isinstance(value, Secret):
         return (value,)
     if isinstance(value, Mapping):
-        return tuple(secret for one in value.values() for secret in secrets_in(one))
+        return tuple(secret for item in value.values() for secret in secrets_in(item))
     if isinstance(value, tuple | list):
-        return tuple(secret for one in value for secret in secrets_in(one))
+        return tuple(secret for item in value for secret in secrets_in(item))
     if hasattr(value, "__dataclass_fields__"):
-        return tuple(secret for one in fields(value) for secret in secrets_in(getattr(value, one.name)))
+        return tuple(secret for field in fields(value) for secret in secrets_in(getattr(value, field.name)))
     return ()

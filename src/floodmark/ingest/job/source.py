@@ -1,19 +1,18 @@
-"""Where a job reads from (SQL, files, REST), and where a moment lies in the values of a watermark column.
+"""The source of a job (SQL, files, REST), and the conversion of moments to values of a watermark column.
 
-A watermark column holds wall times, dates, numbers or texts; a range is of moments. Each value of a column has one
-moment, and a larger value never an earlier one:
+A watermark column holds wall times, dates, numbers or strings; a range is between two moments. Each value of a column
+has one moment, and a larger value never has an earlier one:
 
 | watermark_type | the moment of a value |
 |---|---|
-| `timestamp` | when a clock in the source's zone shows it: the *later* time of two; that of the skip if never |
+| `timestamp` | the wall time in the source's zone; the *later* moment if it is repeated, the skip if it is skipped |
 | `timestamptz` | itself |
-| `date` | its midnight, as `timestamp` says |
-| `epoch-*` | itself, so many seconds, milliseconds or microseconds after the epoch |
-| `text` | the first wall time that is written so, by the pattern |
+| `date` | its midnight, as for `timestamp` |
+| `epoch-*` | itself, in seconds, milliseconds or microseconds after the epoch |
+| `text` | the first wall time with this text, by the pattern |
 
-The edge of a moment is the smallest value whose moment is not before it. So ranges that touch share an edge: what one
-reads up to, without it, the next reads from. No row is lost between them, and none is read twice. An hour that comes
-twice is read when it is over.
+The edge of a moment is the smallest value whose moment is not before it. Adjacent ranges share an edge, which the
+first excludes and the second includes: no row is lost or read twice. A repeated hour is read after its second pass.
 """
 
 import re
@@ -55,61 +54,61 @@ class SqlSource:
 
     kind: ClassVar[str] = "sql"
     url: str | Secret
-    """As SQLAlchemy writes it, without a password; or a reference to all of it."""
+    """A SQLAlchemy URL without password; or a reference to a secret with the whole URL."""
     watermark: str | None = None
-    """The column whose ranges are read. None only where the query names {{range.from}} and {{range.to}} itself."""
+    """The column that ranges select by. None only if the query uses {{range.from}} and {{range.to}}."""
     table: str | None = None
     query: str | None = None
-    """One of the two. A query may name {{range.from}}, {{range.to}} and {{unit.FIELD}}: they become literals."""
+    """Exactly one of table and query is set. {{range.from}}, {{range.to}} and {{unit.FIELD}} become literals."""
     password: Secret | None = None
     watermark_type: WatermarkType = "timestamp"
     pattern: str | None = None
-    """How a watermark of the type text is written, as strftime says it; such a text must sort as its time does."""
+    """The strftime pattern of a watermark of the type text; the strings must sort like their times."""
     zone: str | None = None
-    """In which zone the database keeps timestamps without one; by default that of the job."""
+    """The zone of timestamps without zone; by default that of the job."""
     nulls: Nulls = "fail"
-    """Rows without a watermark: the cell fails, they are left out, or they are read in each run (mode merge only)."""
+    """Rows without watermark: fail the cell, skip them, or read them in each run (mode merge only)."""
     fallback: str | None = None
-    """A column that counts where the watermark is NULL."""
+    """A column to use where the watermark is NULL."""
     columns: tuple[str, ...] = ()
-    """Which columns are read; by default all."""
+    """The columns to read; by default all."""
     where: str | None = None
-    """A condition that each row must meet as well."""
+    """An additional SQL condition."""
     units: Mapping[str, str] = field(default_factory=dict)
-    """Which column a field of a unit is; by default the one of the same name."""
+    """The column of each field of a unit; by default the column with the same name."""
     split_by: str | None = None
     splits: int = 1
-    """A large cell may be read in so many queries, by ranges of a column; by default of the watermark."""
+    """How many queries a large cell is read in, split by ranges of `split_by` (default: the watermark)."""
     connections: int = 8
-    """How many queries are open at once."""
+    """How many queries may run at once."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be read."""
+        """Validate the source."""
         object.__setattr__(self, "units", Frozen(self.units))
         if isinstance(self.url, str):
             _check_url(self.url)
         if (self.table is None) == (self.query is None):
             raise invalid_option(
                 "table" if self.table is not None else "query",
-                "The source has both table and query." if self.table else "The source has neither table nor query.",
-                "A SQL source is either a table or a query.",
-                "Keep the one that is meant.",
+                "Both table and query are set." if self.table else "Neither table nor query is set.",
+                "A SQL source is read by a table or by a query.",
+                "Set exactly one of table and query.",
             )
         if self.watermark is None and not _names_both_ends(self.query):
             raise invalid_option(
                 "watermark",
                 "The source has no watermark column.",
-                "A range is read by a column, or by a query that names both {{range.from}} and {{range.to}}.",
-                'Add watermark = "COLUMN".',
+                "A range is selected by a column, or by a query that uses both {{range.from}} and {{range.to}}.",
+                'Set watermark = "COLUMN".',
             )
         require_one_of("watermark_type", self.watermark_type, WATERMARK_TYPES)
         require_one_of("nulls", self.nulls, NULLS)
         if (self.watermark_type == "text") != (self.pattern is not None):
             raise invalid_option(
                 "pattern",
-                f"The watermark's type is {self.watermark_type!r} and its pattern {self.pattern!r}.",
-                "A text has a pattern, and nothing else has one.",
-                "Write for example watermark_type = 'text' and pattern = '%Y-%m-%dT%H:%M:%S'.",
+                f"watermark_type is {self.watermark_type!r} and pattern is {self.pattern!r}.",
+                "The watermark type text needs a pattern; other types do not take one.",
+                "Set for example watermark_type = 'text' and pattern = '%Y-%m-%dT%H:%M:%S'.",
             )
         if self.zone is not None:
             zone_of(self.zone)
@@ -119,7 +118,7 @@ class SqlSource:
 
 @dataclass(frozen=True, slots=True)
 class FilesSource:
-    """Files, which are listed when a plan is made, and read exactly as listed.
+    """Files, which are listed when a plan is made and read exactly as listed.
 
     >>> FilesSource(paths=("drops/*.csv",), format="csv").time
     'modified'
@@ -127,47 +126,47 @@ class FilesSource:
 
     kind: ClassVar[str] = "files"
     paths: tuple[str, ...]
-    """Paths or patterns such as drops/*.csv; they may name {{unit.FIELD}}."""
+    """Paths or patterns such as drops/*.csv; they may contain {{unit.FIELD}}."""
     format: str
     time: FileTime = "modified"
-    """What places a file in time: when it was modified, its name, or a column of its rows.
+    """What gives the time of rows: the modification time of the file, its name, or a column.
 
-    With one of the first two the rows get the columns `_file` and `_file_time`; with the last one only `_file`, and
-    each cell looks through all files. A file that is modified later is read again, at its new time, if that is what
-    places it; what was landed of it before stays.
+    With `modified` and `name`, rows get the columns `_file` and `_file_time`. With `column`, they get only `_file`, and
+    each cell scans all files. With `modified`, a file that changes is read again at its new time; rows landed before
+    stay.
     """
     name_pattern: str | None = None
-    """For the time in a name: a regular expression with a group `time`.
+    """For the time `name`: a regular expression with a group `time`.
 
-    It is looked for in the last part of the path, or in all of it if there is a `/` in the expression.
+    It is searched in the file name, or in the whole path if the expression contains a `/`.
     """
     name_format: str | None = None
-    """How that group is written, as strptime says it."""
+    """The strptime format of that group."""
     column: str | None = None
-    """For the time in rows: their column."""
+    """For the time `column`: the column."""
     zone: str | None = None
     schema: str | None = None
-    """The columns, as Spark writes schemas; by default they are found in the files."""
+    """The columns as a Spark schema string; by default they are inferred from the files."""
     options: Mapping[str, str] = field(default_factory=dict)
-    """Of Spark's reader. What cannot be parsed fails the cell, unless `mode` says otherwise."""
+    """Options of Spark's reader. Rows that cannot be parsed fail the cell, unless `mode` is set otherwise."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be read."""
+        """Validate the source."""
         object.__setattr__(self, "options", Frozen(self.options))
         if not self.paths:
             raise invalid_option(
-                "paths", "The source has no paths.", "It has at least one.", 'Add paths = ["drops/*.csv"].'
+                "paths", "The source has no paths.", "At least one path is needed.", 'Set paths = ["drops/*.csv"].'
             )
         require_one_of("format", self.format, FILE_FORMATS)
         require_one_of("time", self.time, FILE_TIMES)
-        needed = {"modified": (), "name": ("name_pattern", "name_format"), "column": ("column",)}[self.time]
+        required = {"modified": (), "name": ("name_pattern", "name_format"), "column": ("column",)}[self.time]
         for name in ("name_pattern", "name_format", "column"):
-            if (getattr(self, name) is not None) != (name in needed):
+            if (getattr(self, name) is not None) != (name in required):
                 raise invalid_option(
                     name,
                     f"time is {self.time!r}, and {name} is {getattr(self, name)!r}.",
-                    "A time in the name needs name_pattern and name_format, one in rows needs column.",
-                    f"Add {name}." if name in needed else f"Leave {name} out.",
+                    "The time name needs name_pattern and name_format, the time column needs column.",
+                    f"Set {name}." if name in required else f"Remove {name}.",
                 )
         if self.name_pattern is not None:
             _check_name_pattern(self.name_pattern)
@@ -182,8 +181,8 @@ def _check_url(url: str) -> None:
         raise invalid_option(
             "url",
             "The URL has no scheme.",
-            "It is written as SQLAlchemy writes it, or refers to a secret.",
-            'Write for example "postgresql://USER@HOST/DATABASE", "sqlite:///FILE" or "env:NAME".',
+            "It must be a SQLAlchemy URL, or a reference to a secret.",
+            'Set for example "postgresql://USER@HOST/DATABASE", "sqlite:///FILE" or "env:NAME".',
         )
 
 
@@ -197,16 +196,16 @@ def _check_name_pattern(pattern: str) -> None:
     except re.error as error:
         raise invalid_option(
             "name_pattern",
-            f"name_pattern is no regular expression: {error}.",
-            "It is one as Python writes them.",
-            "Write for example 'orders-(?P<time>[0-9]{8})'.",
+            f"name_pattern is not a regular expression: {error}.",
+            "It must be a Python regular expression.",
+            "Set for example 'orders-(?P<time>[0-9]{8})'.",
         ) from error
     if "time" not in groups:
         raise invalid_option(
             "name_pattern",
-            "name_pattern has no group that is called time.",
-            "That group is where the time stands in a name.",
-            "Write for example 'orders-(?P<time>[0-9]{8})'.",
+            "name_pattern has no group named time.",
+            "The group `time` extracts the time from the name.",
+            "Set for example 'orders-(?P<time>[0-9]{8})'.",
         )
 
 
@@ -215,7 +214,7 @@ PAGINGS: Final = ("none", "cursor", "offset", "page", "link")
 AuthKind = Literal["bearer", "basic", "header", "query"]
 AUTHS: Final = ("bearer", "basic", "header", "query")
 TIME_FORMATS: Final = ("iso", "epoch-seconds", "epoch-millis", "epoch-micros")
-_NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
+_REQUIRED_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "none": (),
     "cursor": ("param", "next"),
     "offset": ("param", "size"),
@@ -226,7 +225,7 @@ _NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Pagination:
-    """How one page leads to the next. A page without records is the last one in each case.
+    """How the next page of a reply is requested. A page without records is always the last.
 
     >>> Pagination(by="offset", param="skip", size=100).first
     0
@@ -236,28 +235,28 @@ class Pagination:
     param: str | None = None
     """The parameter that carries the cursor, the offset or the number of the page."""
     next: str | None = None
-    """Where in an answer the next cursor is, as names with dots between them."""
+    """The path of the next cursor in a reply, as names separated by dots."""
     size: int | None = None
     size_param: str | None = None
-    """How many records a page has, and the parameter that says so."""
+    """The number of records per page is `size`; `size_param` is the parameter that requests it."""
     first: int | None = None
-    """The first offset or page; by default 0 of offsets, and 1 of pages."""
+    """The first offset (default: 0) or page (default: 1)."""
     total: str | None = None
-    """Where in an answer the number of all records is."""
+    """The path of the total number of records in a reply."""
     max_pages: int = 100_000
 
     def __post_init__(self) -> None:
-        """Refuse what leads nowhere."""
+        """Validate the pagination."""
         require_one_of("by", self.by, PAGINGS)
         if self.first is None:
             object.__setattr__(self, "first", 1 if self.by == "page" else 0)
-        for name in _NEEDED[self.by]:
+        for name in _REQUIRED_KEYS[self.by]:
             if getattr(self, name) is None:
                 raise invalid_option(
                     name,
                     f"Pagination by {self.by} has no {name}.",
-                    f"It needs {' and '.join(_NEEDED[self.by])}.",
-                    f"Add {name}.",
+                    f"It needs {' and '.join(_REQUIRED_KEYS[self.by])}.",
+                    f"Set {name} in [source.pagination].",
                 )
         require_above_zero("size", self.size)
         require_above_zero("max_pages", self.max_pages)
@@ -265,7 +264,7 @@ class Pagination:
 
 @dataclass(frozen=True, slots=True)
 class Auth:
-    """Who asks. The secret is referred to, and given with each request.
+    """The authentication of requests; the secret is a reference and is sent with each request.
 
     >>> Auth(by="bearer", secret=Secret("env", "SHOP_TOKEN"))
     Auth(by='bearer', secret=Secret(kind='env', name='SHOP_TOKEN'), user=None, name=None)
@@ -279,21 +278,21 @@ class Auth:
     """For header and query: the name of the header or parameter."""
 
     def __post_init__(self) -> None:
-        """Refuse what lacks a part."""
+        """Validate the authentication."""
         require_one_of("by", self.by, AUTHS)
         for name, users in (("user", ("basic",)), ("name", ("header", "query"))):
             if (getattr(self, name) is not None) != (self.by in users):
                 raise invalid_option(
                     name,
                     f"Authentication by {self.by} has {name} = {getattr(self, name)!r}.",
-                    "basic has a user, header and query have a name, and nothing else has them.",
-                    f"Add {name}." if self.by in users else f"Leave {name} out.",
+                    "basic needs user; header and query need name; other combinations are not allowed.",
+                    f"Set {name}." if self.by in users else f"Remove {name}.",
                 )
 
 
 @dataclass(frozen=True, slots=True)
 class RestSource:
-    """A REST service that answers in JSON.
+    """A REST service with JSON replies.
 
     >>> source = RestSource(url="https://api.example/orders", params={"since": "{{range.from}}", "to": "{{range.to}}"})
     >>> source.method, source.retries
@@ -302,29 +301,29 @@ class RestSource:
 
     kind: ClassVar[str] = "rest"
     url: str
-    """It, `params`, `headers` and `body` may name {{range.from}}, {{range.to}} and {{unit.FIELD}}."""
+    """`url`, `params`, `headers` and `body` may contain {{range.from}}, {{range.to}} and {{unit.FIELD}}."""
     method: Literal["GET", "POST"] = "GET"
     params: Mapping[str, str] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     body: str | None = None
     records: str | None = None
-    """Where in an answer the records are, as names with dots between them; by default the answer is the list."""
+    """The path of the list of records in a reply, as names separated by dots; by default the reply is the list."""
     time_format: str = "iso"
-    """How {{range.from}} and {{range.to}} are written: iso, epoch-seconds, -millis, -micros, or as strftime says it."""
+    """The format of {{range.from}} and {{range.to}}: iso, epoch-seconds, -millis, -micros, or a strftime pattern."""
     zone: str | None = None
-    """In which zone they are written; by default that of the job."""
+    """The zone of these times; by default that of the job."""
     pagination: Pagination = Pagination()
     auth: Auth | None = None
     rate: float | None = None
-    """At most so many requests a second, over the whole run."""
+    """The maximum number of requests per second, over the whole run."""
     retries: int = 5
     timeout: int = 60_000_000
-    """In microseconds, for one request."""
+    """The timeout of one request, in microseconds."""
     schema: str | None = None
-    """The columns, as Spark writes schemas."""
+    """The columns as a Spark schema string."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be asked."""
+        """Validate the source."""
         object.__setattr__(self, "params", Frozen(self.params))
         object.__setattr__(self, "headers", Frozen(self.headers))
         require_text("url", self.url)
@@ -332,29 +331,29 @@ class RestSource:
         if not self.url.startswith(("http://", "https://")):
             raise invalid_option(
                 "url",
-                "The URL begins neither with https:// nor with http://.",
-                "A REST service is asked over HTTP.",
-                'Write for example "https://api.example/orders".',
+                "The URL starts neither with https:// nor with http://.",
+                "A REST service is called over HTTP or HTTPS.",
+                'Set for example "https://api.example/orders".',
             )
         require_one_of("method", self.method, ("GET", "POST"))
         if self.body is not None and self.method == "GET":
             raise invalid_option(
-                "body", "A GET has a body.", "Only a POST has one.", 'Write method = "POST", or use params.'
+                "body", "A GET request has a body.", "Only POST has a body.", 'Set method = "POST", or use params.'
             )
         for header in self.headers:
             if header.lower() in ("authorization", "cookie", "proxy-authorization", "x-api-key"):
                 raise invalid_option(
                     "headers",
-                    f"The header {header} stands in plain words.",
-                    "What proves who asks is a secret, and is referred to.",
+                    f"The header {header} contains a secret in plain text.",
+                    "Credentials must be references to secrets.",
                     'Use [source.auth], for example by = "bearer" and secret = "env:NAME".',
                 )
         for name in self.params:
             if name.lower() in SECRET_NAMES:
                 raise invalid_option(
                     "params",
-                    f"The parameter {name} stands in plain words.",
-                    "What proves who asks is a secret, and is referred to.",
+                    f"The parameter {name} contains a secret in plain text.",
+                    "Credentials must be references to secrets.",
                     f'Use [source.auth] with by = "query", name = "{name}" and secret = "env:NAME".',
                 )
         if self.time_format not in TIME_FORMATS and "%" not in self.time_format:
@@ -364,17 +363,19 @@ class RestSource:
         require_above_zero("rate", self.rate)
         require_above_zero("timeout", self.timeout)
         if self.retries < 0:
-            raise invalid_option("retries", f"retries is {self.retries}.", "It is 0 or more.", "Give 0 for none.")
+            raise invalid_option(
+                "retries", f"retries is {self.retries}.", "It must be 0 or more.", "Set retries = 0 for none."
+            )
 
 
 FILE_TIME_COLUMN: Final = "_file_time"
-"""The column that rows of files get: the time of their file, where a file has one."""
+"""The column with the time of the file that a row is from."""
 
 
 def watermark_column(source: Any) -> str | None:
-    """Return the column of a source's rows that places them in time, if there is one.
+    """Return the column with the time of a source's rows, or None if it has none.
 
-    Files that have a time themselves give it to their rows, in a column of its own.
+    For files with a time of their own, that is the column `_file_time`.
 
     >>> watermark_column(FilesSource(paths=("x/*.csv",), format="csv"))
     '_file_time'
@@ -391,12 +392,12 @@ def watermark_column(source: Any) -> str | None:
 WatermarkValue = datetime | date | int | str
 
 EPOCH_UNITS: Final = {"epoch-seconds": 1_000_000, "epoch-millis": 1_000, "epoch-micros": 1}
-"""How many microseconds a number counts."""
+"""Microseconds per unit of each numeric watermark type."""
 _DAY: Final = timedelta(days=1)
-_LONGEST: Final = timedelta(days=800)
+_LONGEST_PERIOD: Final = timedelta(days=800)
 
-# Each is later than the one before by another part of a date, or by more hours than twelve.
-_LADDER: Final = tuple(
+# Each differs from the previous one in another field of the date, or by more than twelve hours.
+_SORT_SAMPLES: Final = tuple(
     datetime.fromisoformat(text)
     for text in (
         "1999-12-31T23:59:59.999999",
@@ -412,7 +413,7 @@ _LADDER: Final = tuple(
 
 
 def first_value_at(micros: int, kind: WatermarkType, zone: str, pattern: str | None = None) -> WatermarkValue:
-    """Return the smallest value of a column of this type whose moment is not before this one.
+    """Return the smallest value of this watermark type whose moment is not before `micros`.
 
     >>> first_value_at(1_500_000, "epoch-seconds", "UTC"), first_value_at(1_500_000, "date", "UTC")
     (2, datetime.date(1970, 1, 2))
@@ -430,17 +431,17 @@ def first_value_at(micros: int, kind: WatermarkType, zone: str, pattern: str | N
 
 
 def check_text_pattern(pattern: str) -> None:
-    """Refuse a pattern whose texts do not sort as their times do.
+    """Raise `InvalidOption` for a pattern whose strings do not sort like their times.
 
     >>> check_text_pattern("%d.%m.%Y")
     Traceback (most recent call last):
-    floodmark.errors.InvalidOption: Texts of the pattern '%d.%m.%Y' do not sort as their times do. ... [invalid-option]
+    floodmark.errors.InvalidOption: Strings of the pattern '%d.%m.%Y' do not sort like their times. ... [invalid-option]
     """
-    texts = [one.strftime(pattern) for one in _LADDER]
+    texts = [sample.strftime(pattern) for sample in _SORT_SAMPLES]
     if any(one > other for one, other in pairwise(texts)) or texts[0] >= texts[-1]:
-        raise _invalid_pattern(pattern, f"Texts of the pattern {pattern!r} do not sort as their times do.")
+        raise _invalid_pattern(pattern, f"Strings of the pattern {pattern!r} do not sort like their times.")
     if {"%z", "%Z"} & {pattern[at : at + 2] for at in range(len(pattern))}:
-        raise _invalid_pattern(pattern, f"The pattern {pattern!r} has a zone in it.")
+        raise _invalid_pattern(pattern, f"The pattern {pattern!r} contains a zone.")
 
 
 def _first_text_at(local: datetime, pattern: str) -> str:
@@ -448,12 +449,12 @@ def _first_text_at(local: datetime, pattern: str) -> str:
     text = local.strftime(pattern)
     if text != (local - MICROSECOND).strftime(pattern):
         return text
-    # Not the first that is written so: the next text is the edge.
+    # An earlier time has the same text, so the edge is the next text.
     low, step = local, MICROSECOND
     while (local + step).strftime(pattern) == text:
         low, step = local + step, step * 2
-        if step > _LONGEST:
-            raise _invalid_pattern(pattern, f"Texts of the pattern {pattern!r} do not change for years.")
+        if step > _LONGEST_PERIOD:
+            raise _invalid_pattern(pattern, f"Strings of the pattern {pattern!r} do not change for years.")
     high = local + step
     while high - low > MICROSECOND:
         middle = low + (high - low) // 2
@@ -464,8 +465,8 @@ def _first_text_at(local: datetime, pattern: str) -> str:
 def _invalid_pattern(pattern: str, fact: str) -> InvalidOption:
     return InvalidOption(
         fact,
-        rule="A watermark that is a text is compared as a text: year, month, day, hour and so on, in full digits.",
-        remedy="Read a query whose watermark is written so, and name its pattern, such as '%Y-%m-%dT%H:%M:%S'.",
+        rule="Watermarks of the type text are compared as strings: year, month, day, hour, ... in full digits.",
+        remedy="Use a query that formats the watermark like '%Y-%m-%dT%H:%M:%S', and set that pattern.",
         option="pattern",
         pattern=pattern,
     )

@@ -1,4 +1,4 @@
-"""Units: what a job reads besides time, such as ids; listed, or from a secondary input. Time x units are cells."""
+"""Units: what a job reads per period, such as customer ids; listed, or read from a secondary input."""
 
 import json
 import re
@@ -19,7 +19,7 @@ from floodmark.ingest.job.options import (
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One thing that is read: a few fields with their values. Its key is the same in whatever order they stand.
+    """A unit: named fields with values. Its key is canonical JSON, independent of the order of the fields.
 
     >>> Unit.of({"region": "eu", "id": 7}).key
     '{"id":7,"region":"eu"}'
@@ -32,7 +32,7 @@ class Unit:
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> Self:
-        """Return the unit with these fields: texts, numbers, truth values or None.
+        """Return the unit with these fields: strings, finite numbers, booleans or None.
 
         >>> Unit.of({"id": [1]})
         Traceback (most recent call last):
@@ -43,8 +43,8 @@ class Unit:
             if not isinstance(name, str) or not is_plain or value != value or value in (float("inf"), -float("inf")):
                 raise JobInvalid(
                     f"A unit has {name!r} = {value!r}.",
-                    rule="A field has a name, and is a text, a finite number, a truth value or None.",
-                    remedy="Convert it to text first.",
+                    rule="A field has a string as name, and a string, finite number, boolean or None as value.",
+                    remedy="Convert the value to a string.",
                     field=name,
                 )
         key = json.dumps(dict(fields), sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
@@ -52,7 +52,7 @@ class Unit:
 
     @classmethod
     def load(cls, key: str) -> Self:
-        """Return the unit of a key."""
+        """Return the unit with this key."""
         return cls(key, Frozen(json.loads(key)))
 
     def __str__(self) -> str:
@@ -60,12 +60,12 @@ class Unit:
 
 
 SOLE_UNIT = Unit.of({})
-"""The one unit of a job that has none."""
+"""The single unit of a job without [units]."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnitWatermark:
-    """The units of a job: listed, or still to be read from a secondary input.
+    """The units of a job: listed, or to be read from a secondary input.
 
     >>> UnitWatermark.listed("id", ["a", "b"]).units[1].key
     '{"id":"b"}'
@@ -74,31 +74,22 @@ class UnitWatermark:
     name: str
     units: tuple[Unit, ...] | None = None
     secondary: object = None
-    """What says where the units come from; opaque here."""
+    """The `SecondaryInput` that the units are read from."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be."""
+        """Validate the units."""
         if self.units is None and self.secondary is None:
             raise JobInvalid(
-                f"The units {self.name!r} are neither listed nor read from anywhere.",
-                rule="Units are listed, or come from a secondary input.",
-                remedy="List them; leave units out if there are none.",
+                f"The units {self.name!r} have neither a list nor a secondary input.",
+                rule="Units are listed, or read from a secondary input.",
+                remedy="Set `units` or `secondary`; for a job without units, omit UnitWatermark.",
                 name=self.name,
             )
-        seen: set[str] = set()
-        for unit in self.units or ():
-            if unit.key in seen:
-                raise DuplicateUnit(
-                    f"The unit {unit.key} is listed twice.",
-                    rule="Each unit is read once.",
-                    remedy="Leave one of them out.",
-                    unit=unit.key,
-                )
-            seen.add(unit.key)
+        _require_unique(self.units or ())
 
     @classmethod
     def listed(cls, name: str, values: Iterable[object]) -> Self:
-        """Return units of one field each."""
+        """Return units with one field each."""
         return cls(name, tuple(Unit.of({name: value}) for value in values))
 
 
@@ -110,51 +101,51 @@ MAX_UNITS: Final = 100_000
 
 @dataclass(frozen=True, slots=True)
 class SecondaryInput:
-    """Where units come from: rows of a file, a folder, a Delta table, or a table or query of a SQL database.
+    """The secondary input of a job: rows of a file, folder or Delta table, or of a SQL table or query, become units.
 
     >>> SecondaryInput(fields=("id",), path="ids.csv", filters={"status": "OK|Success"}).most
     100000
     """
 
     fields: tuple[str, ...]
-    """The columns that make a unit."""
+    """The columns that become the fields of a unit."""
     path: str | None = None
-    """A file, a folder of files, or a Delta table; or else a URL."""
+    """A file, a folder of files, or a Delta table. Exactly one of `path` and `url` is set."""
     format: str | None = None
     url: str | Secret | None = None
     password: Secret | None = None
     table: str | None = None
     query: str | None = None
     filters: Mapping[str, str] = field(default_factory=dict)
-    """Regular expressions by column, which must fit the whole value, all of them. NULL fits none."""
+    """Regular expressions by column; a row must match all, each with its whole value. NULL never matches."""
     distinct: bool = False
-    """Whether rows that give the same unit are one; otherwise they are refused."""
+    """Whether duplicate units are dropped; otherwise they are an error."""
     may_be_empty: bool = False
     most: int = MAX_UNITS
-    """With more units than that, nothing is planned."""
+    """More units than this are an error."""
 
     def __post_init__(self) -> None:
-        """Refuse what gives no units."""
+        """Validate the input."""
         if not self.fields or len(set(self.fields)) != len(self.fields):
             raise invalid_option(
                 "fields",
                 f"The fields are {list(self.fields)}.",
-                "A unit has at least one field, and each once.",
-                'Write for example fields = ["id"].',
+                "A unit needs at least one field, and each field once.",
+                'Set for example fields = ["id"].',
             )
         if (self.path is None) == (self.url is None):
             raise invalid_option(
                 "path" if self.path is not None else "url",
-                "Units come from two places." if self.path is not None else "Units come from nowhere.",
-                "They come from a file (path), or from a database (url).",
-                "Keep the one that is meant.",
+                "Both path and url are set." if self.path is not None else "Neither path nor url is set.",
+                "Units are read from a file (path) or from a database (url).",
+                "Set exactly one of path and url.",
             )
         if self.url is not None and (self.table is None) == (self.query is None):
             raise invalid_option(
                 "query" if self.query is not None else "table",
-                "There are both a table and a query." if self.table is not None else "There is no table and no query.",
-                "Of a database either a table or a query is read.",
-                "Keep the one that is meant.",
+                "Both table and query are set." if self.table is not None else "Neither table nor query is set.",
+                "A database is read by a table or by a query.",
+                "Set exactly one of table and query.",
             )
         if isinstance(self.url, str):
             refuse_password(self.url, "url")
@@ -167,12 +158,12 @@ class SecondaryInput:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """What is read: the fields, and what filters look at."""
+        """The columns to read: those of the fields and of the filters."""
         return tuple(dict.fromkeys((*self.fields, *self.filters)))
 
 
 def listed_units(name: str, value: object) -> tuple[Unit, ...]:
-    """Return units that are written out: texts with commas between them, or a list of values or of tables.
+    """Parse listed units: a comma-separated string, or a list of values or tables.
 
     >>> [unit.key for unit in listed_units("id", "a, b ,c")]
     ['{"id":"a"}', '{"id":"b"}', '{"id":"c"}']
@@ -183,63 +174,63 @@ def listed_units(name: str, value: object) -> tuple[Unit, ...]:
         value = _split_list(value)
     if not isinstance(value, list | tuple) or not value:
         raise UnitsInvalid(
-            f"The units {name!r} are no list, or an empty one.",
-            rule='They are written as "a, b, c", or as a list of values or of tables with the same fields.',
-            remedy="List at least one, or leave units out if there are none.",
+            f"The units {name!r} are not a list, or an empty one.",
+            rule='Units are written as "a, b, c", or as a list of values or of tables with the same fields.',
+            remedy="List at least one unit, or remove [units].",
             units=name,
         )
-    units = tuple(Unit.of(one if isinstance(one, dict) else {name: one}) for one in value)
-    for unit, listed in zip(units, value, strict=True):
-        is_blank = not unit.fields or any(isinstance(one, str) and not one for one in unit.fields.values())
-        if unit.fields.keys() != units[0].fields.keys() or is_blank or listed is None:
+    units = tuple(Unit.of(item if isinstance(item, dict) else {name: item}) for item in value)
+    for unit, item in zip(units, value, strict=True):
+        is_blank = not unit.fields or any(field_value == "" for field_value in unit.fields.values())
+        if unit.fields.keys() != units[0].fields.keys() or is_blank or item is None:
             raise UnitsInvalid(
                 f"The unit {unit.key} of {name!r} is blank, or has other fields than the first.",
-                rule="All units of a job have the same fields, and each has a value.",
-                remedy="Correct it, or take it out.",
+                rule="All units of a job have the same fields, and every field has a value.",
+                remedy="Give it the fields of the first unit, or remove it.",
                 units=name,
                 unit=unit.key,
             )
-    return _require_unique(units, "Leave one of them out.")
+    return _require_unique(units)
 
 
 def _split_list(text: str) -> list[Any]:
-    """Return the parts of a text with commas, or of a JSON list that stands in a text."""
+    """Split a comma-separated string, or parse a string that is a JSON list."""
     if text.lstrip().startswith("["):
         try:
             return list(json.loads(text))
         except ValueError as error:
             raise UnitsInvalid(
-                f"The units are no JSON list: {error}.",
-                rule='They are written as "a, b, c", or as a list.',
-                remedy="Close its quotes and brackets.",
+                f"The units are not valid JSON: {error}.",
+                rule='Units are written as "a, b, c", or as a JSON list.',
+                remedy="Close all quotes and brackets of the list.",
             ) from error
-    return [part.strip() for part in text.split(",")] if text.strip() else []
+    return [item.strip() for item in text.split(",")] if text.strip() else []
 
 
-def _require_unique(units: tuple[Unit, ...], remedy: str) -> tuple[Unit, ...]:
+def _require_unique(units: tuple[Unit, ...]) -> tuple[Unit, ...]:
     seen: set[str] = set()
     for unit in units:
         if unit.key in seen:
-            raise duplicate_unit_error(unit, remedy)
+            raise duplicate_unit_error(unit, "Remove the duplicate.")
         seen.add(unit.key)
     return units
 
 
 def duplicate_unit_error(unit: Unit, remedy: str) -> DuplicateUnit:
-    """Return the error for a unit that is listed twice."""
+    """Return the error for a duplicate unit."""
     return DuplicateUnit(
-        f"The unit {unit.key} is there twice.", rule="Each unit is read once.", remedy=remedy, unit=unit.key
+        f"The unit {unit.key} is listed twice.", rule="Units must be unique.", remedy=remedy, unit=unit.key
     )
 
 
 def compile_filter(column: str, pattern: str) -> re.Pattern[str]:
-    """Return the compiled filter of a column, or refuse what is no regular expression."""
+    """Compile the filter of a column."""
     try:
         return re.compile(pattern)
     except re.error as error:
         raise invalid_option(
             "filters",
-            f"The filter of {column!r} is no regular expression: {error}.",
-            "It is one as Python writes them, and must fit the whole value.",
-            "Write for example 'OK|Success'.",
+            f"The filter of {column!r} is not a regular expression: {error}.",
+            "A filter is a Python regular expression that must match the whole value.",
+            "Use for example 'OK|Success'.",
         ) from error

@@ -1,13 +1,13 @@
-"""Variables: `{{name}}` in the texts of a job, and what each stands for.
+"""Variables: `{{name}}` in the strings of a job, and their values.
 
-| written | stands for |
+| variable | value |
 |---|---|
-| `{{region}}` | a variable of the job's own table [variables] |
+| `{{region}}` | an entry of [variables] |
 | `{{job.name}}`, `{{job.zone}}`, `{{job.dir}}` | the job itself; `dir` is the folder of its file |
-| `{{env.NAME}}` | a variable of the environment (a secret is referred to as env:NAME instead) |
-| `{{preceding.name}}`, `{{preceding.zone}}`, `{{preceding.table}}` | the preceding job, and the table it lands |
+| `{{env.NAME}}` | an environment variable (for a secret, use env:NAME instead) |
+| `{{preceding.name}}`, `{{preceding.zone}}`, `{{preceding.table}}` | the preceding job, and its table |
 | `{{preceding.region}}` | a variable of the preceding job |
-| `{{range.from}}`, `{{range.to}}`, `{{unit.id}}` | the cell that is extracted; known only then, and only in [source] |
+| `{{range.from}}`, `{{range.to}}`, `{{unit.id}}` | the current cell; only in [source] |
 """
 
 import re
@@ -18,15 +18,16 @@ from floodmark._util.text import did_you_mean
 from floodmark.errors import JobFileInvalid, UnknownVariable
 
 _REFERENCE: Final = re.compile(r"\{\{\s*([^{}]*?)\s*\}\}")
-_LOOSE: Final = re.compile(r"\{\{|\}\}")
+_STRAY_BRACES: Final = re.compile(r"\{\{|\}\}")
 _SHELL: Final = re.compile(r"\$\{([^{}]*)\}")
-_SHOWN: Final = 8
+_MOST_LISTED: Final = 8
+_MOST_PASSES: Final = 8
 
 Scalar = str | int | float | bool
 
 
 def variable_names(text: str) -> tuple[str, ...]:
-    """Return the variables that a text names, in order.
+    """Return the names of the variables in a string, in order.
 
     >>> variable_names("/{{region}}/{{ job.name }}")
     ('region', 'job.name')
@@ -36,13 +37,13 @@ def variable_names(text: str) -> tuple[str, ...]:
 
 def substitute_variables(
     text: str,
-    known: Mapping[str, Scalar],
+    variables: Mapping[str, Scalar],
     *,
     is_late: Callable[[str], bool] = lambda name: False,
 ) -> Scalar:
-    """Return a text with its variables in place; one that is nothing but a variable becomes its value, of its type.
+    """Substitute the variables of a string; a string that is only a variable becomes the value, with its type.
 
-    Names for which `is_late` holds stay as they are: what they stand for is known when a cell is extracted.
+    Variables for which `is_late` returns true are kept: they get their values when a cell is extracted.
 
     >>> substitute_variables("/landed/{{region}}", {"region": "eu"}), substitute_variables("{{days}}", {"days": 3})
     ('/landed/eu', 3)
@@ -50,66 +51,67 @@ def substitute_variables(
     Traceback (most recent call last):
     floodmark.errors.UnknownVariable: There is no variable 'regoin'. ... Did you mean 'region'? [unknown-variable]
     """
-    _refuse_loose(text)
+    _refuse_stray_braces(text)
 
     def value(match: re.Match[str]) -> Scalar:
-        return match[0] if is_late(match[1]) else _lookup(match[1], known)
+        return match[0] if is_late(match[1]) else _lookup(match[1], variables)
 
     whole = _REFERENCE.fullmatch(text.strip())
-    return value(whole) if whole else _REFERENCE.sub(lambda match: _written(value(match)), text)
+    return value(whole) if whole else _REFERENCE.sub(lambda match: _as_text(value(match)), text)
 
 
-def substitute_shell_variables(text: str, known: Mapping[str, Scalar]) -> str:
-    """Return a text with `${name}` replaced, as properties files write it; twice where a value names another.
+def substitute_shell_variables(text: str, variables: Mapping[str, Scalar]) -> str:
+    """Substitute `${name}` as in properties files, repeatedly where a value contains another variable.
 
     >>> substitute_shell_variables("${job.dir}/${table}", {"job.dir": "/data", "table": "ids"})
     '/data/ids'
     """
-    for _ in range(_SHOWN):
+    for _ in range(_MOST_PASSES):
         if not _SHELL.search(text):
             return text
-        text = _SHELL.sub(lambda match: _written(_lookup(match[1].strip(), known)), text)
+        text = _SHELL.sub(lambda match: _as_text(_lookup(match[1].strip(), variables)), text)
     raise UnknownVariable(
-        "Variables of the file name each other in a circle.",
-        rule="What a variable stands for does not lead back to it.",
-        remedy="Write one of them out.",
+        "Variables of the file refer to each other in a cycle.",
+        rule="The value of a variable must not depend on the variable itself.",
+        remedy="Replace one of the references with its value.",
     )
 
 
 def expand_variables(
     value: Any,
-    known: Mapping[str, Scalar],
+    variables: Mapping[str, Scalar],
     *,
     is_late: Callable[[str], bool] = lambda name: False,
     at: tuple[str | int, ...] = (),
     locate: Callable[[UnknownVariable | JobFileInvalid, tuple[str | int, ...]], Exception] | None = None,
 ) -> Any:
-    """Return a tree of tables and lists with the variables of all its texts in place.
+    """Substitute the variables in all strings of a tree of tables and lists.
 
-    `locate` gets an error and the path of the text it is about, and returns the error to raise.
+    `locate` takes an error and the path of the string, and returns the error to raise.
 
     >>> expand_variables({"paths": ["/{{region}}/a", "/b"], "n": 1}, {"region": "eu"})
     {'paths': ['/eu/a', '/b'], 'n': 1}
     """
     if isinstance(value, dict):
         return {
-            key: expand_variables(one, known, is_late=is_late, at=(*at, key), locate=locate)
-            for key, one in value.items()
+            key: expand_variables(item, variables, is_late=is_late, at=(*at, key), locate=locate)
+            for key, item in value.items()
         }
     if isinstance(value, list):
         return [
-            expand_variables(one, known, is_late=is_late, at=(*at, n), locate=locate) for n, one in enumerate(value)
+            expand_variables(item, variables, is_late=is_late, at=(*at, index), locate=locate)
+            for index, item in enumerate(value)
         ]
     if not isinstance(value, str):
         return value
     try:
-        return substitute_variables(value, known, is_late=is_late)
+        return substitute_variables(value, variables, is_late=is_late)
     except (UnknownVariable, JobFileInvalid) as error:
         raise (error if locate is None else locate(error, at)) from error
 
 
 def is_cell_variable(name: str) -> bool:
-    """Return whether a variable is one that only a cell gives a value.
+    """Return whether a variable gets its value from the current cell.
 
     >>> is_cell_variable("range.from"), is_cell_variable("unit.id"), is_cell_variable("region")
     (True, True, False)
@@ -117,44 +119,44 @@ def is_cell_variable(name: str) -> bool:
     return name in ("range.from", "range.to") or name.startswith("unit.")
 
 
-def environment_variables(variables: Mapping[str, str]) -> dict[str, Scalar]:
-    """Return the environment under the names that a job uses.
+def environment_variables(environment: Mapping[str, str]) -> dict[str, Scalar]:
+    """Return environment variables by the names that job files use.
 
     >>> environment_variables({"STAGE": "test"})
     {'env.STAGE': 'test'}
     """
-    return {f"env.{name}": value for name, value in variables.items()}
+    return {f"env.{name}": value for name, value in environment.items()}
 
 
-def _lookup(name: str, known: Mapping[str, Scalar]) -> Scalar:
-    if name in known:
-        return known[name]
+def _lookup(name: str, variables: Mapping[str, Scalar]) -> Scalar:
+    if name in variables:
+        return variables[name]
     raise UnknownVariable(
         f"There is no variable {name!r}.",
-        rule="A variable is one of [variables], of the environment as env.NAME, or of a preceding job.",
-        remedy=did_you_mean(name, known, otherwise=_choice(name, known)),
+        rule="A variable is an entry of [variables], env.NAME, or a variable of the preceding job.",
+        remedy=did_you_mean(name, variables, otherwise=_variable_hint(name, variables)),
         variable=name,
     )
 
 
-def _choice(name: str, known: Iterable[str]) -> str:
+def _variable_hint(name: str, variables: Iterable[str]) -> str:
     if name.startswith("env."):
-        return f"Set the variable {name.removeprefix('env.')} of the environment."
+        return f"Set the environment variable {name.removeprefix('env.')}."
     if is_cell_variable(name):
-        return "It is known when a cell is extracted, and can stand in [source] only."
-    own = [one for one in known if not one.startswith("env.")]
-    return f"There are {', '.join(own[:_SHOWN])}." if own else "Add it to [variables]."
+        return "Use it in [source] only: it has a value only while a cell is extracted."
+    own = [other for other in variables if not other.startswith("env.")]
+    return f"Use one of {', '.join(own[:_MOST_LISTED])}, or add it to [variables]." if own else "Add it to [variables]."
 
 
-def _refuse_loose(text: str) -> None:
+def _refuse_stray_braces(text: str) -> None:
     rest = _REFERENCE.sub("", text)
-    if _LOOSE.search(rest) or "" in variable_names(text):
+    if _STRAY_BRACES.search(rest) or "" in variable_names(text):
         raise JobFileInvalid(
-            f"The text {text!r} has braces that name no variable.",
-            rule="A variable is written {{name}}, and two braces in a row mean nothing else.",
-            remedy="Close the braces around a name, or put a space between them.",
+            f"The string {text!r} has double braces that enclose no variable.",
+            rule="Double braces are only for variables: {{name}}.",
+            remedy="Close the braces around a name, or put a space between two braces.",
         )
 
 
-def _written(value: Scalar) -> str:
+def _as_text(value: Scalar) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,4 +1,4 @@
-"""Properties files of LinkedIn's DIL, translated to the same jobs that TOML describes."""
+"""Translates properties files of LinkedIn's DIL into jobs."""
 
 import json
 import re
@@ -25,15 +25,26 @@ _PARTITION: Final = "ms.work.unit.partition"
 _PARTIAL: Final = "ms.work.unit.partial.partition"
 _GRACE: Final = "ms.grace.period.days"
 _ABSTINENCE: Final = "ms.abstinent.period.days"
-_CAP: Final = "ms.work.unit.parallelism.max"
+_CELL_LIMIT: Final = "ms.work.unit.parallelism.max"
 _ZONE: Final = "source.timezone"
 _RULES: Final = "floodmark.rules"
 _NAMES: Final = ("job.name", "extract.table.name")
-_KNOWN: Final = {_WATERMARK, _SECONDARY, _PARTITION, _PARTIAL, _GRACE, _ABSTINENCE, _CAP, _ZONE, _RULES, *_NAMES}
-_INSTEAD: Final = {
-    "ms.backfill": "use `floodmark ingest backfill`, which leaves the frontier where it is",
-    "state.store.enabled": "what a job has read is always kept",
-    "job.commit.policy": "each cell succeeds or fails for itself, and what failed is planned again",
+_TRANSLATED: Final = {
+    _WATERMARK,
+    _SECONDARY,
+    _PARTITION,
+    _PARTIAL,
+    _GRACE,
+    _ABSTINENCE,
+    _CELL_LIMIT,
+    _ZONE,
+    _RULES,
+    *_NAMES,
+}
+_REPLACEMENTS: Final = {
+    "ms.backfill": "use `floodmark ingest backfill`, which does not move the frontier",
+    "state.store.enabled": "coverage is always stored",
+    "job.commit.policy": "each cell succeeds or fails on its own, and failed cells are planned again",
 }
 
 
@@ -44,28 +55,27 @@ def read_properties_job(
     folder: Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> tuple[Job, tuple[str, ...]]:
-    r"""Return the job that a properties file describes, and notes on what was assumed or not translated.
+    r"""Return the job of a properties file, and notes about assumed values and properties that are not translated.
 
-    | property | becomes |
+    | property | translated to |
     |---|---|
-    | job.name, extract.table.name | the name of the job; without both, that of the file |
-    | source.timezone | its zone; without it America/Los_Angeles, which a note says |
+    | job.name, extract.table.name | the name of the job; by default the name of the file |
+    | source.timezone | its zone; by default America/Los_Angeles, with a note |
     | ms.watermark | time and units |
-    | ms.secondary.input | units, of the category activation |
-    | ms.work.unit.partition, ms.work.unit.partial.partition | the grid, also a composite one |
+    | ms.secondary.input | units, from inputs of the category activation |
+    | ms.work.unit.partition, ms.work.unit.partial.partition | the grid, plain or composite |
     | ms.grace.period.days, ms.abstinent.period.days | grace and abstinence |
-    | ms.work.unit.parallelism.max | cells a run: none means all, 0 means 500, -1 all |
+    | ms.work.unit.parallelism.max | cells per run; 0 means 500, -1 or no value means all |
 
-    A job is planned by Floodmark's rules, not by the letter of DIL's, unless it says floodmark.rules=dil. `${name}` is
-    replaced by another property or, as `${env.NAME}`, by the environment. What is not translated is named in a note,
-    and nothing is left out in silence.
+    A job is planned by Floodmark's rules unless the file sets floodmark.rules=dil. `${name}` is replaced by another
+    property, `${env.NAME}` by an environment variable. Every property that is not translated is named in a note.
 
     >>> job, notes = read_properties_job("ms.work.unit.partition=daily\nms.grace.period.days=3")
     >>> job.zone, job.time.from_.text, job.time.grace_days, job.units
     ('America/Los_Angeles', '2019-01-01', 3, None)
     >>> print(*notes, sep="\n")
-    It names no zone: America/Los_Angeles is meant, as in DIL. Add source.timezone to name one.
-    It names no time to read: 2019-01-01 to now is meant, as in DIL.
+    No zone is set: using America/Los_Angeles, as DIL does. Set source.timezone to choose another.
+    No time range is set: using 2019-01-01 to now, as DIL does.
     """
     reader = _PropertiesReader(read_properties(text, file), file, folder or Path(), environment or {})
     try:
@@ -76,7 +86,7 @@ def read_properties_job(
 
 @dataclass(frozen=True, slots=True)
 class Property:
-    """One entry: its text, and the line on which it begins."""
+    """A property: its value, and its first line."""
 
     value: str
     line: int
@@ -84,7 +94,7 @@ class Property:
 
 @dataclass(slots=True)
 class _PropertiesReader:
-    """Reads one file, property by property; `at` is the one that an error is about."""
+    """Reads the properties of a file; `at` is the current property, for error messages."""
 
     entries: Mapping[str, Property]
     file: str
@@ -102,15 +112,15 @@ class _PropertiesReader:
         zone = self._text(_ZONE)
         if zone is None:
             zone = DIL_ZONE
-            notes.append(f"It names no zone: {DIL_ZONE} is meant, as in DIL. Add {_ZONE} to name one.")
+            notes.append(f"No zone is set: using {DIL_ZONE}, as DIL does. Set {_ZONE} to choose another.")
         zone_of(zone)
         time, listed = self._watermarks(zone, notes)
         secondary = self._secondary(notes)
         if listed is not None and secondary is not None:
-            raise self._refused(
-                "The units are listed, and read from a secondary input too.",
-                "Units are either listed or read.",
-                "Take the unit out of ms.watermark, or the activation out of ms.secondary.input.",
+            raise self._invalid(
+                "Units are listed in ms.watermark and read from ms.secondary.input.",
+                "Units are either listed or read from a secondary input.",
+                "Remove the unit from ms.watermark, or the activation from ms.secondary.input.",
             )
         units = listed if secondary is None else UnitWatermark("activation", secondary=secondary)
         cells, is_dil = self._cells(), self._is_dil()
@@ -120,30 +130,32 @@ class _PropertiesReader:
     def _watermarks(self, zone: str, notes: list[str]) -> tuple[TimeWatermark, UnitWatermark | None]:
         items = self._json(_WATERMARK, list)
         if items is not None and not items:
-            raise self._refused("It is an empty list.", "It has one item or two.", "Take the property out.")
-        found: dict[str, dict[str, Any]] = {}
+            raise self._invalid("The list is empty.", "It must have one or two items.", "Remove the property.")
+        by_type: dict[str, dict[str, Any]] = {}
         for item in items or []:
             kind = item.get("type") if isinstance(item, dict) else None
             if kind not in ("datetime", "unit") or not isinstance(item.get("name"), str) or not item["name"].strip():
-                raise self._refused(
-                    f"It has the item {json.dumps(item)}.",
-                    "Each item is an object with a name, and a type that is datetime or unit.",
+                raise self._invalid(
+                    f"The item {json.dumps(item)} is invalid.",
+                    "Each item is an object with a name, and the type datetime or unit.",
                     'Write for example {"name": "system", "type": "datetime", "range": {"from": ..., "to": ...}}.',
                 )
-            if kind in found:
-                raise self._refused(
-                    f"It has two items of the type {kind}.", "It has one of each, at most.", "Take one out."
+            if kind in by_type:
+                raise self._invalid(
+                    f"There are two items of the type {kind}.",
+                    "There is at most one item per type.",
+                    "Remove one of them.",
                 )
-            found[kind] = item
-        if "datetime" not in found:
-            notes.append("It names no time to read: 2019-01-01 to now is meant, as in DIL.")
-        start, end = self._range(found.get("datetime"))
+            by_type[kind] = item
+        if "datetime" not in by_type:
+            notes.append("No time range is set: using 2019-01-01 to now, as DIL does.")
+        start, end = self._range(by_type.get("datetime"))
         time = TimeWatermark(
-            found.get("datetime", {}).get("name", "datetime"),
+            by_type.get("datetime", {}).get("name", "datetime"),
             Bound.parse(start, zone, dil=True),
             Bound.parse(end, zone, dil=True),
         )
-        units = None if "unit" not in found else self._listed(found["unit"])
+        units = None if "unit" not in by_type else self._listed_units(by_type["unit"])
         grid, partial = self._grid(zone), self._flag(_PARTIAL, True)
         grace, abstinence = self._days(_GRACE), self._days(_ABSTINENCE)
         self.at = _PARTITION if _PARTITION in self.entries else _WATERMARK
@@ -157,17 +169,19 @@ class _PropertiesReader:
             return "2019-01-01", "-"
         ends = item.get("range")
         if not isinstance(ends, dict) or not {"from", "to"} <= ends.keys():
-            raise self._refused(
+            raise self._invalid(
                 f"The item {item['name']!r} has no range with from and to.",
-                "A datetime has both.",
+                "An item of the type datetime needs both.",
                 'Write "range": {"from": "2020-01-01", "to": "-"}.',
             )
         return ends["from"], ends["to"]
 
-    def _listed(self, item: dict[str, Any]) -> UnitWatermark:
+    def _listed_units(self, item: dict[str, Any]) -> UnitWatermark:
         if "units" not in item:
-            raise self._refused(
-                f"The item {item['name']!r} has no units.", "A unit lists them.", 'Write "units": "id1, id2".'
+            raise self._invalid(
+                f"The item {item['name']!r} has no units.",
+                "An item of the type unit must list them.",
+                'Write "units": "id1, id2".',
             )
         return UnitWatermark(item["name"], listed_units(item["name"], item["units"]))
 
@@ -180,20 +194,20 @@ class _PropertiesReader:
         parts = []
         for period, ends in (self._json(_PARTITION, dict) or {}).items():
             if not isinstance(ends, list) or len(ends) != 2:
-                raise self._refused(
+                raise self._invalid(
                     f"The range of {period} is {json.dumps(ends)}.",
-                    "It is a list of a start and an end.",
+                    "It must be a list of start and end.",
                     'Write for example {"daily": ["2020-01-01", "-"]}.',
                 )
             parts.append((period, Bound.parse(ends[0], zone, dil=True), Bound.parse(ends[1], zone, dil=True)))
         return Grid.composite(parts)
 
     def _secondary(self, notes: list[str]) -> SecondaryInput | None:
-        found = []
+        inputs = []
         for item in self._json(_SECONDARY, list) or []:
             if not isinstance(item, dict) or not isinstance(item.get("path"), str):
-                raise self._refused(
-                    f"It has the item {json.dumps(item)}.",
+                raise self._invalid(
+                    f"The item {json.dumps(item)} is invalid.",
                     "Each item is an object with a path.",
                     'Write for example {"path": "/data/ids", "fields": ["id"]}.',
                 )
@@ -201,63 +215,65 @@ class _PropertiesReader:
             if category != "activation":
                 notes.append(f"Not translated: the item {item['path']!r} of {_SECONDARY}; its category is {category}.")
                 continue
-            lost = sorted(item.keys() - {"path", "fields", "filters", "category"})
-            if lost:
-                notes.append(f"Not translated: {', '.join(lost)} of the item {item['path']!r} of {_SECONDARY}.")
-            found.append(self._activation(item))
-        if len(found) > 1:
-            raise self._refused(
-                f"It has {len(found)} items of the category activation.",
-                "The units of a job come from one place.",
-                "Put them into one folder, or into two jobs.",
+            ignored = sorted(item.keys() - {"path", "fields", "filters", "category"})
+            if ignored:
+                notes.append(f"Not translated: {', '.join(ignored)} of the item {item['path']!r} of {_SECONDARY}.")
+            inputs.append(self._activation(item))
+        if len(inputs) > 1:
+            raise self._invalid(
+                f"There are {len(inputs)} items of the category activation.",
+                "The units of a job are read from one input.",
+                "Put their files into one folder, or split the job.",
             )
-        return found[0] if found else None
+        return inputs[0] if inputs else None
 
     def _activation(self, item: dict[str, Any]) -> SecondaryInput:
         fields, filters = item.get("fields", []), item.get("filters", {})
-        is_right = isinstance(fields, list) and isinstance(filters, dict)
-        if not is_right or not all(isinstance(one, str) for one in (*fields, *filters.values())):
-            raise self._refused(
-                f"The item {item['path']!r} has fields or filters that are no texts.",
-                "Fields are a list of names, filters an object of regular expressions.",
+        is_valid = isinstance(fields, list) and isinstance(filters, dict)
+        if not is_valid or not all(isinstance(text, str) for text in (*fields, *filters.values())):
+            raise self._invalid(
+                f"The item {item['path']!r} has fields or filters that are not strings.",
+                "`fields` is a list of names, `filters` an object of regular expressions.",
                 'Write for example "fields": ["id"], "filters": {"status": "OK|Success"}.',
             )
-        # DIL makes a unit of each row; two of the same would be one cell here.
+        # DIL creates a work unit per row, so duplicate rows are allowed.
         path = str(self.folder / item["path"])
         return SecondaryInput(tuple(fields), path, filters=filters, distinct=True)
 
     def _cells(self) -> int | None:
-        cells = self._number(_CAP, -1, least=-1)
+        cells = self._number(_CELL_LIMIT, -1, least=-1)
         if cells > _MOST_CELLS:
-            raise self._refused(
-                f"It is {cells}.", f"It is at most {_MOST_CELLS}, as in DIL.", "Write -1 for all there are."
+            raise self._invalid(
+                f"The value is {cells}.", f"It must be at most {_MOST_CELLS}, as in DIL.", "Use -1 for no limit."
             )
         return None if cells == -1 else cells or _DEFAULT_CELLS
 
     def _is_dil(self) -> bool:
         rules = self._text(_RULES) or "floodmark"
         if rules not in ("floodmark", "dil"):
-            raise self._refused(f"It is {rules!r}.", "It is floodmark or dil.", "Correct it, or take it out.")
+            raise self._invalid(
+                f"The value is {rules!r}.", "It must be floodmark or dil.", "Set it to dil, or remove it."
+            )
         return rules == "dil"
 
     def _untranslated(self) -> list[str]:
-        others = sorted(set(self.entries) - _KNOWN)
-        told = [f"Not translated: {name}; {_INSTEAD[name]}." for name in others if name in _INSTEAD]
-        rest = [name for name in others if name not in _INSTEAD and not self._is_used(name)]
-        return told + ([f"Not translated: {', '.join(rest)}."] if rest else [])
+        others = sorted(set(self.entries) - _TRANSLATED)
+        notes = [f"Not translated: {name}; {_REPLACEMENTS[name]}." for name in others if name in _REPLACEMENTS]
+        rest = [name for name in others if name not in _REPLACEMENTS and not self._is_used(name)]
+        return notes + ([f"Not translated: {', '.join(rest)}."] if rest else [])
 
     def _is_used(self, name: str) -> bool:
-        """Return whether a property is a variable of one that is translated."""
-        return any(f"${{{name}}}" in self.entries[key].value for key in _KNOWN & self.entries.keys())
+        """Return whether a translated property uses this property as a variable."""
+        return any(f"${{{name}}}" in self.entries[key].value for key in _TRANSLATED & self.entries.keys())
 
     def _text(self, name: str) -> str | None:
         self.at = name
         entry = self.entries.get(name)
         if entry is None or not entry.value.strip():
             return None
-        known: dict[str, Scalar] = {"job.dir": str(self.folder), **environment_variables(self.environment)}
-        known.update({key: one.value for key, one in self.entries.items()})
-        return substitute_shell_variables(entry.value.strip(), known)
+        variables: dict[str, Scalar] = {"job.dir": str(self.folder), **environment_variables(self.environment)}
+        variables.update({key: other.value for key, other in self.entries.items()})
+        return substitute_shell_variables(entry.value.strip(), variables)
 
     def _json(self, name: str, kind: type) -> Any:
         text = self._text(name)
@@ -266,10 +282,14 @@ class _PropertiesReader:
         try:
             value = json.loads(text)
         except ValueError as error:
-            raise self._refused(f"It is no JSON: {error}.", "It is written in JSON.", "Close what is open.") from error
+            raise self._invalid(
+                f"The value is not JSON: {error}.", "It must be valid JSON.", "Close all quotes, brackets and braces."
+            ) from error
         if not isinstance(value, kind):
-            what = "list" if kind is list else "object"
-            raise self._refused(f"It is no {what}.", f"It is a JSON {what}.", "Put brackets around it.")
+            expected, brackets = ("list", "[ ]") if kind is list else ("object", "{ }")
+            raise self._invalid(
+                f"The value is not a JSON {expected}.", f"It must be a JSON {expected}.", f"Put {brackets} around it."
+            )
         return value
 
     def _flag(self, name: str, default: bool) -> bool:
@@ -277,7 +297,9 @@ class _PropertiesReader:
         if text is None:
             return default
         if text.lower() not in ("true", "false"):
-            raise self._refused(f"It is {text!r}.", "It is true or false.", "Correct it, or take it out.")
+            raise self._invalid(
+                f"The value is {text!r}.", "It must be true or false.", "Set it to true or false, or remove it."
+            )
         return text.lower() == "true"
 
     def _days(self, name: str) -> int:
@@ -292,10 +314,14 @@ class _PropertiesReader:
         except ValueError:
             number = least - 1
         if number < least:
-            raise self._refused(f"It is {text!r}.", f"It is a whole number from {least} on.", "Correct it.")
+            raise self._invalid(
+                f"The value is {text!r}.",
+                f"It must be an integer of at least {least}.",
+                f"Set it to {default}, the default, or more.",
+            )
         return number
 
-    def _refused(self, fact: str, rule: str, remedy: str) -> JobFileInvalid:
+    def _invalid(self, fact: str, rule: str, remedy: str) -> JobFileInvalid:
         return JobFileInvalid(f"{self.at}: {fact}", rule=rule, remedy=remedy, property=self.at)
 
 
@@ -304,36 +330,36 @@ _UNICODE: Final = re.compile(r"[0-9a-fA-F]{4}")
 
 
 def read_properties(text: str, file: str = "the text") -> dict[str, Property]:
-    r"""Return the entries of a properties file by key; of a key that is there twice the last one counts.
+    r"""Parse a properties file; of a duplicate key the last entry is used.
 
-    >>> found = read_properties("# a job\nms.grace.period.days = 3\njob.name: the \\\n    orders\n")
-    >>> {key: (entry.value, entry.line) for key, entry in found.items()}
+    >>> entries = read_properties("# a job\nms.grace.period.days = 3\njob.name: the \\\n    orders\n")
+    >>> {key: (entry.value, entry.line) for key, entry in entries.items()}
     {'ms.grace.period.days': ('3', 2), 'job.name': ('the orders', 3)}
     """
-    found = {}
+    entries = {}
     for line, logical in _logical_lines(text):
         key, value = _split(logical)
-        found[_unescaped(key, file, line)] = Property(_unescaped(value, file, line), line)
-    return found
+        entries[_unescaped(key, file, line)] = Property(_unescaped(value, file, line), line)
+    return entries
 
 
 def _logical_lines(text: str) -> list[tuple[int, str]]:
     lines = re.split(r"\r\n|\r|\n", text)
-    found, at = [], 0
+    result, at = [], 0
     while at < len(lines):
-        begin, line = at + 1, lines[at].lstrip(" \t\f")
+        first, line = at + 1, lines[at].lstrip(" \t\f")
         at += 1
         if not line or line[0] in "#!":
             continue
-        while _goes_on(line):
+        while _is_continued(line):
             line = line[:-1] + (lines[at].lstrip(" \t\f") if at < len(lines) else "")
             at += 1
-        found.append((begin, line))
-    return found
+        result.append((first, line))
+    return result
 
 
-def _goes_on(line: str) -> bool:
-    # Two backslashes are one that was escaped.
+def _is_continued(line: str) -> bool:
+    # An even number of backslashes is escaped backslashes.
     return (len(line) - len(line.rstrip("\\"))) % 2 == 1
 
 
@@ -350,25 +376,25 @@ def _split(line: str) -> tuple[str, str]:
 def _unescaped(text: str, file: str, line: int) -> str:
     if "\\" not in text:
         return text
-    found, at = [], 0
+    result, at = [], 0
     while at < len(text):
-        one = text[at]
+        character = text[at]
         at += 1
-        if one == "\\" and at < len(text):
-            one, at = text[at], at + 1
-            if one == "u":
+        if character == "\\" and at < len(text):
+            character, at = text[at], at + 1
+            if character == "u":
                 digits = text[at : at + 4]
                 if not _UNICODE.fullmatch(digits):
                     raise JobFileInvalid(
-                        f"{file}, line {line}: The escape \\u{digits} is none.",
-                        rule="After \\u come four hexadecimal digits.",
-                        remedy="Write the character itself, or a backslash as two.",
+                        f"{file}, line {line}: Invalid escape \\u{digits}.",
+                        rule="\\u must be followed by four hexadecimal digits.",
+                        remedy="Write the character itself, or double the backslash.",
                         file=file,
                         line=line,
                     )
-                one, at = chr(int(digits, 16)), at + 4
+                character, at = chr(int(digits, 16)), at + 4
             else:
-                one = _ESCAPES.get(one, one)
-        found.append(one)
-    # Characters beyond the first plane are written as two escapes.
-    return "".join(found).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+                character = _ESCAPES.get(character, character)
+        result.append(character)
+    # Join surrogate pairs, which are written as two escapes.
+    return "".join(result).encode("utf-16", "surrogatepass").decode("utf-16", "replace")

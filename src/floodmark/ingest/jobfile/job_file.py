@@ -1,4 +1,4 @@
-"""Job files: a job read from TOML, and written as TOML. `load_job` says what can be written in one."""
+"""Reads and writes job files. `load_job` documents the format."""
 
 import json
 import os
@@ -19,61 +19,62 @@ from floodmark.ingest.jobfile.tables import JobFileContext, KeyPath, TomlTable, 
 
 SECTIONS: Final = ("job", "variables", "time", "units", "source", "target", "limits")
 PROPERTIES: Final = (".properties", ".pull", ".job")
-"""What the names of properties files end with."""
+"""The suffixes of properties files."""
 
-_PLACE: Final = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
-_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_ERROR_POSITION: Final = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
+_VARIABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True, slots=True)
 class JobFile:
-    """A job that was read from a file, and what its reader should know about it."""
+    """A job read from a file, with notes for the user."""
 
     job: Job
     file: str
     notes: tuple[str, ...] = ()
-    """What was assumed, or could not be translated, in sentences."""
+    """Sentences about assumed values and settings that could not be translated."""
 
 
 def load_job(path: str | Path, *, environment: Mapping[str, str] | None = None, secrets: bool = True) -> JobFile:
     """Read a job file: TOML, or a properties file of DIL if its name ends with .properties, .pull or .job.
 
-    Without an `environment` that of the process counts. With `secrets`, all that the job refers to must be there.
+    `environment` has the environment variables, by default those of the process. With `secrets`, all secrets of the
+    job must exist.
 
-    A file:
+    An example with all tables:
 
         [job]
         name = "orders"
-        zone = "Europe/Berlin"              # a job must name one
-        after = "customers.toml"            # optional: a preceding job, see {{preceding.table}} and units
-        rules = "floodmark"                 # or "dil": plan by the letter of what DIL does, holes and all
+        zone = "Europe/Berlin"              # required
+        after = "customers.toml"            # optional: the preceding job, see {{preceding.table}} and units
+        rules = "floodmark"                 # or "dil": plan exactly as DIL does, including its gaps
 
-        [variables]                         # optional: {{shop}} in any text below
+        [variables]                         # optional: {{shop}} in any string below
         shop = "north"
 
         [time]
-        from = 2024-01-01                   # a date, a time, or a duration back from now (P7D, P0DT6H)
+        from = 2024-01-01                   # a date, a time, or a duration before now (P7D, P0DT6H)
         to = "P0D"                          # the same, or "-" for now
         grid = "daily"                      # none, hourly, daily, weekly, monthly, yearly; or [[time.grid]], see below
-        partial = true                      # whether the last cell is read before it is over
-        grace_days = 3                      # read so many days again, each run
-        abstinence_days = 0                 # leave a cell alone for so many days after a success
-        settle = "15 minutes"               # never read what is newer than this
+        partial = true                      # whether the last cell is read before its period is over
+        grace_days = 3                      # read the newest 3 days again in each run
+        abstinence_days = 0                 # days after a success in which a cell is not read again
+        settle = "15 minutes"               # do not read rows newer than this
 
         [units]                             # optional
         name = "customer"
-        list = ["c1", "c2"]                 # or "c1, c2", or tables; or instead of it:
+        list = ["c1", "c2"]                 # or "c1, c2", or tables; or instead:
         # [units.input]
         # path = "customers.csv"            # CSV, JSON lines, Parquet, Avro, a folder of them, a Delta table
         # url = "sqlite:///crm.db"          # or a database, with table = "..." or query = "..."
-        # preceding = true                  # or the table that the preceding job has landed
+        # preceding = true                  # or the table of the preceding job
         # fields = ["id"]
         # filters = { status = "OK|Success" }
 
         [source]
         kind = "sql"                        # sql, files or rest
         url = "postgresql://reader@db/shop"
-        password = "env:SHOP_PASSWORD"      # secrets are referred to: env:NAME or file:PATH
+        password = "env:SHOP_PASSWORD"      # a reference to a secret: env:NAME or file:PATH
         table = "orders"
         watermark = "updated_at"
         watermark_type = "timestamp"
@@ -88,10 +89,10 @@ def load_job(path: str | Path, *, environment: Mapping[str, str] | None = None, 
         drift = "evolve"                    # evolve, freeze or rescue
 
         [limits]
-        cells = 500                         # cells a run, or "all"
-        attempts = 5                        # failures after which a cell waits for a person, or "unlimited"
+        cells = 500                         # cells per run, or "all"
+        attempts = 5                        # failures before a cell is quarantined, or "unlimited"
 
-    Several periods one after the other, without holes:
+    A grid of several periods, without gaps between them:
 
         [[time.grid]]
         period = "monthly"
@@ -102,23 +103,23 @@ def load_job(path: str | Path, *, environment: Mapping[str, str] | None = None, 
         from = 2024-01-01
         to = "-"
 
-    The keys of [source] are those of `SqlSource`, `FilesSource` and `RestSource`, those of [target] are in `Landing`,
-    and those of [units.input] in `SecondaryInput`. Paths are relative to the folder of the file. What is wrong is
-    refused with file, line and remedy before anything runs.
+    The keys of [source] are the fields of `SqlSource`, `FilesSource` or `RestSource`, those of [target] the fields of
+    `Landing`, those of [units.input] the fields of `SecondaryInput`. Paths are relative to the folder of the file.
+    Errors name the file and line, and are raised before anything runs.
 
-    | a variable in any text | stands for |
+    | variable in any string | value |
     |---|---|
-    | `{{shop}}` | one of [variables] |
+    | `{{shop}}` | an entry of [variables] |
     | `{{job.name}}`, `{{job.zone}}`, `{{job.dir}}` | the job itself; `dir` is the folder of its file |
-    | `{{env.NAME}}` | a variable of the environment |
+    | `{{env.NAME}}` | an environment variable |
     | `{{preceding.name}}`, `{{preceding.table}}`, `{{preceding.shop}}` | the preceding job, its table, its variables |
-    | `{{range.from}}`, `{{range.to}}`, `{{unit.customer}}` | the cell that is extracted; in [source] only |
+    | `{{range.from}}`, `{{range.to}}`, `{{unit.customer}}` | the current cell; only in [source] |
 
     >>> load_job("nowhere.toml")
     Traceback (most recent call last):
     floodmark.errors.JobFileMissing: There is no job file nowhere.toml. ... [job-file-missing]
     """
-    return _load(Path(path), os.environ if environment is None else environment, secrets, ())
+    return _load_file(Path(path), os.environ if environment is None else environment, secrets, ())
 
 
 def read_job(
@@ -129,9 +130,9 @@ def read_job(
     environment: Mapping[str, str] | None = None,
     secrets: bool = True,
 ) -> JobFile:
-    """Read a job that is written as TOML; `file` is what errors call it.
+    """Read a job from TOML text; `file` is its name in errors.
 
-    >>> told = read_job('''
+    >>> read_job('''
     ... [job]
     ... name = "orders"
     ... zone = "UTC"
@@ -143,65 +144,65 @@ def read_job(
     Traceback (most recent call last):
     floodmark.errors.GridInvalid: job.toml, line 8: There is no period 'dayly'. ... Did you mean 'daily'? [grid-invalid]
     """
-    known = os.environ if environment is None else environment
-    return _read(text, file, folder or Path(), known, secrets, ())
+    variables = os.environ if environment is None else environment
+    return _read_toml(text, file, folder or Path(), variables, secrets, ())
 
 
-def _load(path: Path, environment: Mapping[str, str], secrets: bool, seen: tuple[Path, ...]) -> JobFile:
+def _load_file(path: Path, environment: Mapping[str, str], secrets: bool, seen: tuple[Path, ...]) -> JobFile:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeError) as error:
         is_missing = isinstance(error, FileNotFoundError)
         raise JobFileMissing(
             f"There is no job file {path}." if is_missing else f"The job file {path} cannot be read: {error}.",
-            rule="A job is described by a file of text, in UTF-8.",
-            remedy="Correct the path." if isinstance(error, OSError) else "Save it as UTF-8.",
+            rule="A job file must be a readable text file in UTF-8.",
+            remedy="Check the path and its permissions." if isinstance(error, OSError) else "Save it as UTF-8.",
             file=str(path),
         ) from error
     if path.resolve() in seen:
         raise JobFileInvalid(
-            f"The job file {path} comes after itself.",
-            rule="What precedes a job does not come after it.",
-            remedy="Take one `after` out.",
+            f"The job file {path} precedes itself.",
+            rule="The `after` keys of job files must not form a cycle.",
+            remedy="Remove one of the `after` keys.",
             file=str(path),
         )
     folder = path.resolve().parent
     if path.suffix.lower() in PROPERTIES:
         job, notes = read_properties_job(text, file=str(path), folder=folder, environment=environment)
         return JobFile(job, str(path), notes)
-    return _read(text, str(path), folder, environment, secrets, (*seen, path.resolve()))
+    return _read_toml(text, str(path), folder, environment, secrets, (*seen, path.resolve()))
 
 
-def _read(
+def _read_toml(
     text: str, file: str, folder: Path, environment: Mapping[str, str], secrets: bool, seen: tuple[Path, ...]
 ) -> JobFile:
-    tree = _parsed(text, file)
+    tree = _parse_toml(text, file)
     lines = _key_lines(text)
     origin = JobFileContext(file, lambda path: line_of(lines, path), environment if secrets else None)
     root = TomlTable(tree, origin).only(*SECTIONS)
     for section in ("job", "time"):
         if root.table(section) is None:
-            raise root.missing(section, f"A job file has [{section}].")
+            raise root.missing(section, f"A job file needs [{section}].")
     head = root.table("job")
     assert head is not None
     for key in ("name", "zone"):
         head.only(*JOB_KEYS).text(key)
-    preceding = _preceding(head, folder, environment, seen)
-    tree, variables = _expanded(root, folder, environment, preceding)
+    preceding = _load_preceding(head, folder, environment, seen)
+    tree, variables = _expand(root, folder, environment, preceding)
     job = build_job(TomlTable(tree, origin), folder, variables, None if preceding is None else preceding.job)
     return JobFile(job, file)
 
 
-def _parsed(text: str, file: str) -> dict[str, Any]:
+def _parse_toml(text: str, file: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        place = _PLACE.search(str(error))
-        line = int(place[1]) if place and place[1] else text.rstrip().count("\n") + 1
+        position = _ERROR_POSITION.search(str(error))
+        line = int(position[1]) if position and position[1] else text.rstrip().count("\n") + 1
         raise JobFileInvalid(
-            f"{file}, line {line}: It is no TOML: {_PLACE.sub('', str(error))}.",
-            rule="A job file is written in TOML.",
-            remedy="Write texts in quotes, and one key = value a line.",
+            f"{file}, line {line}: Invalid TOML: {_ERROR_POSITION.sub('', str(error))}.",
+            rule="A job file must be valid TOML.",
+            remedy="Put strings in quotes, and write one key = value per line.",
             file=file,
             line=line,
         ) from error
@@ -214,44 +215,48 @@ def _key_lines(text: str) -> Mapping[KeyPath, int]:
         return {}
 
 
-def _preceding(head: TomlTable, folder: Path, environment: Mapping[str, str], seen: tuple[Path, ...]) -> JobFile | None:
-    written = head.optional_text("after")
-    if written is None:
+def _load_preceding(
+    head: TomlTable, folder: Path, environment: Mapping[str, str], seen: tuple[Path, ...]
+) -> JobFile | None:
+    after = head.optional_text("after")
+    if after is None:
         return None
-    known = {**environment_variables(environment), "job.dir": str(folder)}
-    path = expand_variables(written, known, at=("job", "after"), locate=head.origin.located)
+    variables = {**environment_variables(environment), "job.dir": str(folder)}
+    path = expand_variables(after, variables, at=("job", "after"), locate=head.origin.located)
     with head.locating("after"):
-        return _load(folder / str(path), environment, False, seen)
+        return _load_file(folder / str(path), environment, False, seen)
 
 
-def _expanded(
+def _expand(
     root: TomlTable, folder: Path, environment: Mapping[str, str], preceding: JobFile | None
 ) -> tuple[dict[str, Any], dict[str, Scalar]]:
-    """Return the tree with all variables in place, and the job's own variables."""
+    """Return the tree with variables substituted, and the job's own variables."""
     locate = root.origin.located
-    known: dict[str, Scalar] = {"job.dir": str(folder), **_preceding_variables(preceding)}
-    outside = environment_variables(environment)
+    variables: dict[str, Scalar] = {"job.dir": str(folder), **_preceding_variables(preceding)}
+    from_environment = environment_variables(environment)
     own: dict[str, Scalar] = {}
     table = root.table("variables")
     for name, value in {} if table is None else table.values.items():
         assert table is not None
-        if not _VARIABLE.fullmatch(name) or not isinstance(value, str | int | float | bool):
+        if not _VARIABLE_NAME.fullmatch(name) or not isinstance(value, str | int | float | bool):
             raise table.refuse(
                 name,
-                f"The variable {name!r} has a name or a value that none has.",
-                rule="Its name has letters, digits and _; its value is a text, a number, true or false.",
-                remedy="Rename it, or write its value as a text.",
+                f"The variable {name!r} has an invalid name or value.",
+                rule="A name has letters, digits and _ and no leading digit; a value is a string, number or boolean.",
+                remedy="Rename it, or put its value in quotes.",
             )
-        own[name] = expand_variables(value, {**own, **known, **outside}, at=("variables", name), locate=locate)
+        own[name] = expand_variables(
+            value, {**own, **variables, **from_environment}, at=("variables", name), locate=locate
+        )
     tree: dict[str, Any] = {}
-    known = {**own, **known}
-    for section in ("job", *(one for one in root.values if one not in ("job", "variables"))):
+    variables = {**own, **variables}
+    for section in ("job", *(section for section in root.values if section not in ("job", "variables"))):
         is_late = is_cell_variable if section == "source" else _never
         tree[section] = expand_variables(
-            root.values[section], {**known, **outside}, is_late=is_late, at=(section,), locate=locate
+            root.values[section], {**variables, **from_environment}, is_late=is_late, at=(section,), locate=locate
         )
         if section == "job":
-            known.update({f"job.{key}": tree["job"][key] for key in ("name", "zone") if key in tree["job"]})
+            variables.update({f"job.{key}": tree["job"][key] for key in ("name", "zone") if key in tree["job"]})
     return tree, own
 
 
@@ -259,11 +264,11 @@ def _preceding_variables(preceding: JobFile | None) -> dict[str, Scalar]:
     if preceding is None:
         return {}
     job = preceding.job
-    known: dict[str, Scalar] = {f"preceding.{name}": value for name, value in job.variables.items()}
-    known.update({"preceding.name": job.name, "preceding.zone": job.zone})
+    variables: dict[str, Scalar] = {f"preceding.{name}": value for name, value in job.variables.items()}
+    variables.update({"preceding.name": job.name, "preceding.zone": job.zone})
     if isinstance(job.target, Landing):
-        known["preceding.table"] = job.target.path or job.target.stream or ""
-    return known
+        variables["preceding.table"] = job.target.path or job.target.stream or ""
+    return variables
 
 
 def _never(name: str) -> bool:
@@ -272,11 +277,11 @@ def _never(name: str) -> bool:
 
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
 _DURATIONS: Final = {"timeout", "settle"}
-"""What is kept as microseconds, and written as a length of time."""
+"""Keys whose values are microseconds in a job and durations in a file."""
 
 
 def job_text(job: Job) -> str:
-    """Return a job as TOML, such as one that was read from a properties file. Defaults are left out.
+    """Return a job as TOML, without default values; use it to convert a properties file.
 
     >>> times = TimeWatermark("day", Bound.parse("2020-01-01", "UTC"), Bound.parse("P0D", "UTC"), Grid.plain("daily"))
     >>> print(job_text(Job("orders", "UTC", times, limits=Limits(cells=None))))
@@ -316,11 +321,11 @@ def _time_table(time: TimeWatermark) -> dict[str, Any]:
             {"period": part.period, **{key: str(end) for key, name in ends if (end := getattr(part, name)) is not None}}
             for part in time.grid.parts
         ]
-    found = {"name": time.name, "from": str(time.from_), "to": str(time.to), "grid": grid}
+    table = {"name": time.name, "from": str(time.from_), "to": str(time.to), "grid": grid}
     for name, default in (("partial", True), ("grace_days", 0), ("abstinence_days", 0), ("settle", 0)):
         if getattr(time, name) != default:
-            found[name] = getattr(time, name)
-    return found
+            table[name] = getattr(time, name)
+    return table
 
 
 def _units_table(job: Job) -> dict[str, Any]:
@@ -345,33 +350,33 @@ def _limits_table(limits: Limits) -> dict[str, Any]:
 
 
 def _spec_table(spec: Any, *, kind: bool = False) -> dict[str, Any]:
-    """Return what of a spec is not as it is by default."""
-    found: dict[str, Any] = {"kind": spec.kind} if kind else {}
-    for one in fields(spec):
-        value = getattr(spec, one.name)
-        default = one.default_factory() if one.default_factory is not MISSING else one.default
+    """Return the fields of a spec that differ from their defaults."""
+    table: dict[str, Any] = {"kind": spec.kind} if kind else {}
+    for spec_field in fields(spec):
+        value = getattr(spec, spec_field.name)
+        default = spec_field.default_factory() if spec_field.default_factory is not MISSING else spec_field.default
         if value is None or value == default:
             continue
         is_spec = hasattr(value, "__dataclass_fields__") and not isinstance(plain_values(value), str)
-        found[one.name] = _spec_table(value) if is_spec else plain_values(value)
-    return found
+        table[spec_field.name] = _spec_table(value) if is_spec else plain_values(value)
+    return table
 
 
 def _toml_lines(name: str, table: Mapping[str, Any]) -> Iterator[str]:
     yield f"[{name}]"
     for key, value in table.items():
-        written = f"{value} microseconds" if key in _DURATIONS and isinstance(value, int) else value
-        yield f"{_toml_key(key)} = {_toml_value(written)}"
+        text = f"{value} microseconds" if key in _DURATIONS and isinstance(value, int) else value
+        yield f"{_toml_key(key)} = {_toml_value(text)}"
     yield ""
 
 
 def _toml_value(value: Any) -> str:
     if isinstance(value, Mapping):
-        inner = ", ".join(f"{_toml_key(key)} = {_toml_value(one)}" for key, one in value.items())
+        inner = ", ".join(f"{_toml_key(key)} = {_toml_value(item)}" for key, item in value.items())
         return f"{{ {inner} }}"
     if isinstance(value, list):
         return f"[{', '.join(map(_toml_value, value))}]"
-    # The texts of JSON are texts of TOML, but for one character.
+    # A JSON string is a TOML string, except for the character DEL.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

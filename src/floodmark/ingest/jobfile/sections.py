@@ -1,4 +1,4 @@
-"""The tables of a job file whose variables are in place, put together to a job."""
+"""Builds a job from the tables of a job file whose variables are substituted."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -9,7 +9,7 @@ from floodmark.errors import FloodmarkError
 from floodmark.ingest.calendar.bound import Bound
 from floodmark.ingest.calendar.clock import zone_of
 from floodmark.ingest.calendar.grid import PERIODS, Grid
-from floodmark.ingest.job.job import DRIFTS, LANDING_MODES, Job, Landing, Limits, TimeWatermark, check_job
+from floodmark.ingest.job.job import DRIFTS, MODES, Job, Landing, Limits, TimeWatermark, check_job
 from floodmark.ingest.job.options import Frozen, Secret
 from floodmark.ingest.job.source import (
     AUTHS,
@@ -26,7 +26,7 @@ from floodmark.ingest.job.source import (
 )
 from floodmark.ingest.job.unit import INPUT_FORMATS, MAX_UNITS, SecondaryInput, UnitWatermark, listed_units
 from floodmark.ingest.job.variables import Scalar
-from floodmark.ingest.jobfile.tables import TomlTable, dotted
+from floodmark.ingest.jobfile.tables import TomlTable, dotted_key
 
 JOB_KEYS: Final = ("name", "zone", "after", "rules")
 RULES: Final = ("floodmark", "dil")
@@ -44,16 +44,16 @@ def build_job(root: TomlTable, folder: Path, variables: Mapping[str, Scalar], pr
     with head.locating("zone"):
         zone_of(zone)
     units, source, target = root.table("units"), root.table("source"), root.table("target")
-    parts: dict[str, Any] = {"time": _time(times, zone), "variables": Frozen(variables), "limits": _limits(root)}
+    fields: dict[str, Any] = {"time": _time(times, zone), "variables": Frozen(variables), "limits": _limits(root)}
     if units is not None:
-        parts["units"] = _units(units, folder, preceding)
+        fields["units"] = _units(units, folder, preceding)
     if source is not None:
-        parts["source"] = read_source(source, folder)
+        fields["source"] = read_source(source, folder)
     if target is not None:
-        parts["target"] = read_target(target, folder)
-    parts["compat"] = head.choice("rules", RULES, RULES[0]) == "dil"
+        fields["target"] = read_target(target, folder)
+    fields["compat"] = head.choice("rules", RULES, RULES[0]) == "dil"
     try:
-        job = Job(name, zone, **parts)
+        job = Job(name, zone, **fields)
         check_job(job)
     except FloodmarkError as error:
         raise root.origin.located(error, _key_of_error(error)) from error
@@ -61,7 +61,7 @@ def build_job(root: TomlTable, folder: Path, variables: Mapping[str, Scalar], pr
 
 
 def _key_of_error(error: FloodmarkError) -> tuple[str, ...]:
-    """Return the key that an error about several tables at once is about."""
+    """Return the key whose line is shown for an error that concerns several tables."""
     if "grace_days" in error.fields:
         return ("target", "mode")
     return tuple(str(error.fields.get("option", "job.name")).split("."))
@@ -77,8 +77,8 @@ def _required_table(root: TomlTable, section: str) -> TomlTable:
 def _time(table: TomlTable, zone: str) -> TimeWatermark:
     table.only("name", "from", "to", "grid", "partial", "grace_days", "abstinence_days", "settle")
     start, end = _bound(table, "from", zone), _bound(table, "to", zone)
-    ends = {"grace": "grace_days", "abstinence": "abstinence_days"}
-    with table.locating("from", by_field=ends):
+    keys = {"grace": "grace_days", "abstinence": "abstinence_days"}
+    with table.locating("from", by_field=keys):
         return TimeWatermark(
             table.optional_text("name") or "time",
             start,
@@ -98,10 +98,10 @@ def _bound(table: TomlTable, key: str, zone: str) -> Bound:
 
 
 def _grid(table: TomlTable, zone: str) -> Grid:
-    written = table.values.get("grid", "none")
-    if isinstance(written, str):
+    grid = table.values.get("grid", "none")
+    if isinstance(grid, str):
         with table.locating("grid"):
-            return Grid.plain(written)
+            return Grid.plain(grid)
     parts = []
     for part in table.tables("grid"):
         part.only("period", "from", "to")
@@ -118,9 +118,9 @@ def _units(table: TomlTable, folder: Path, preceding: Job | None) -> UnitWaterma
     if "list" in table and source is not None:
         raise table.refuse(
             "input",
-            "The units are listed, and read from a secondary input too.",
-            rule="Units are either listed or read.",
-            remedy="Keep the one that is meant, and take the other out.",
+            "Both list and [units.input] are set.",
+            rule="Units are either listed or read from a secondary input.",
+            remedy="Remove list, or remove [units.input].",
         )
     if source is not None:
         return UnitWatermark(name, secondary=_secondary(source, folder, preceding))
@@ -137,9 +137,9 @@ def _secondary(table: TomlTable, folder: Path, preceding: Job | None) -> Seconda
         if path is not None or "url" in table:
             raise table.refuse(
                 "preceding",
-                "The units come from the preceding job, and from elsewhere too.",
-                rule="They come from one place.",
-                remedy="Keep the one that is meant.",
+                "preceding is set, and path or url too.",
+                rule="Units are read from one input.",
+                remedy="Remove path and url, or remove preceding.",
             )
         path, kind = _preceding_table(table, preceding), "delta"
     elif path is not None:
@@ -167,8 +167,10 @@ def _preceding_table(table: TomlTable, preceding: Job | None) -> str:
     raise table.refuse(
         "preceding",
         "There is no preceding job." if preceding is None else f"The job {preceding.name!r} lands no Delta table.",
-        rule="The preceding job is named by `after` in [job], and its target is the path of a Delta table.",
-        remedy='Add after = "FILE.toml" to [job].' if preceding is None else "Give the units in another way.",
+        rule="The preceding job is set by `after` in [job], and its target must be a Delta table.",
+        remedy='Add after = "FILE.toml" to [job].'
+        if preceding is None
+        else "Use path or url in [units.input] instead.",
     )
 
 
@@ -191,17 +193,17 @@ SOURCE_KINDS: Final = ("sql", "files", "rest")
 
 
 def read_source(table: TomlTable, folder: Path) -> Source:
-    """Return the source that a table describes; paths in it are relative to the folder of the job file."""
+    """Return the source of a job; its paths are relative to the folder of the job file."""
     kind = table.choice("kind", SOURCE_KINDS)
     return _SOURCE_READERS[kind](table, folder)
 
 
 def read_target(table: TomlTable, folder: Path) -> Landing:
-    """Return the target that a table describes."""
+    """Return the target of a job; its path is relative to the folder of the job file."""
     table.only("mode", "path", "stream", "keys", "newest_by", "range_column", "partition_by", "drift")
     path = table.optional_text("path")
     values: dict[str, Any] = {
-        "mode": table.choice("mode", LANDING_MODES),
+        "mode": table.choice("mode", MODES),
         "path": None if path is None else resolve_path(path, folder),
         "stream": table.optional_text("stream"),
         "keys": table.texts("keys"),
@@ -215,7 +217,7 @@ def read_target(table: TomlTable, folder: Path) -> Landing:
 
 
 def resolve_path(path: str, folder: Path) -> str:
-    """Return a path as seen from the folder of the job file; what has a scheme, such as s3://, stays as it is.
+    """Resolve a path relative to the folder of the job file; a URL such as s3://... is unchanged.
 
     >>> resolve_path("landed/orders", Path("/jobs")), resolve_path("s3://lake/orders", Path("/jobs"))
     ('/jobs/landed/orders', 's3://lake/orders')
@@ -224,13 +226,13 @@ def resolve_path(path: str, folder: Path) -> str:
 
 
 def read_secret(table: TomlTable, key: str, folder: Path) -> Secret | None:
-    """Return the secret that a key refers to, or None if it is not there."""
+    """Return the secret of a key, or None if the key is missing."""
     text = table.optional_text(key)
     return None if text is None else _parse_secret(table, key, text, folder)
 
 
 def read_url(table: TomlTable, folder: Path) -> str | Secret:
-    """Return the URL of a database, or a reference to it. A file of SQLite is relative to the folder of the job."""
+    """Return the URL of a database, or a reference to it. SQLite files are relative to the folder of the job file."""
     url = table.text("url")
     if Secret.is_reference(url):
         return _parse_secret(table, "url", url, folder)
@@ -241,7 +243,7 @@ def read_url(table: TomlTable, folder: Path) -> str | Secret:
 
 def _parse_secret(table: TomlTable, key: str, text: str, folder: Path) -> Secret:
     with table.locating(key):
-        secret = Secret.parse(text, dotted((*table.path, key)), folder=folder)
+        secret = Secret.parse(text, dotted_key((*table.path, key)), folder=folder)
         if table.origin.environment is not None:
             secret.check(table.origin.environment)
         return secret
@@ -328,7 +330,7 @@ def _auth(table: TomlTable, folder: Path) -> Auth:
     table.only("by", "secret", "user", "name")
     by, secret = table.choice("by", AUTHS), read_secret(table, "secret", folder)
     if secret is None:
-        raise table.missing("secret", "It refers to a secret, as env:NAME or file:PATH.")
+        raise table.missing("secret", "It must be a reference to a secret: env:NAME or file:PATH.")
     values: dict[str, Any] = {"by": by, "secret": secret}
     values.update({name: table.optional_text(name) for name in ("user", "name")})
     with table.locating(by_field={name: name for name in values}):
@@ -336,20 +338,24 @@ def _auth(table: TomlTable, folder: Path) -> Auth:
 
 
 def _rate(table: TomlTable) -> float | None:
-    """Return requests a second of a text such as "100 per 1 minute", or of a number."""
+    """Return requests per second, from a number or a string such as "100 per 1 minute"."""
     value = table.values.get("rate")
     if value is None or (isinstance(value, int | float) and not isinstance(value, bool) and value > 0):
         return value
     if isinstance(value, str):
-        count, per, time = value.partition(" per ")
+        count, per, period = value.partition(" per ")
         if per and count.strip().isdecimal() and int(count) > 0:
             with table.locating("rate"):
-                return int(count) * 1e6 / duration_micros(time if time[:1].isdigit() else f"1 {time}", "rate", least=1)
+                return (
+                    int(count)
+                    * 1e6
+                    / duration_micros(period if period[:1].isdigit() else f"1 {period}", "rate", least=1)
+                )
     raise table.refuse(
         "rate",
-        f"{dotted((*table.path, 'rate'))} is {value!r}.",
-        rule="It is a number of requests a second, or so many in a time.",
-        remedy='Write for example 5, or "100 per minute".',
+        f"{dotted_key((*table.path, 'rate'))} is {value!r}.",
+        rule="It must be a number of requests per second, or a number per period.",
+        remedy='Set for example rate = 5, or rate = "100 per minute".',
     )
 
 

@@ -1,6 +1,6 @@
-"""Where rows go: how they fit the table or stream that is there, and how they become part of it, once.
+"""Landing: rows are fitted to a job's target, a Delta table or a stream, and committed to it exactly once.
 
-Nothing of Spark is here: what its tasks write, and what is committed, are functions over Arrow and over a table's log.
-Imports the rest of this room but not `extract`; `floodmark.spark` imports it. Start with `table` or `stream`; `tasks`
-is what they exchange with tasks, `parquet` what a task does, `fitting` and `column_types` the pure rules of types.
+Works on Arrow data and on the log of the table; nothing here imports Spark. It may import the rest of `ingest` but not
+`extract`; `floodmark.spark` imports it. Start with `table` or `stream`. `tasks` holds the values exchanged with
+tasks, `parquet` is what a task does, `fitting` and `column_types` are the pure rules for columns and types.
 """

@@ -1,8 +1,8 @@
-"""The types and names that columns of tables have, and what they become so that rows of another shape fit in.
+"""The types and names of table columns: which table type holds an Arrow type, and which names are allowed.
 
-Tables know fewer types than sources do. What a table has no type for becomes the next one that holds it all; moments
-alone are cut to microseconds, which is what Spark knows. The types decide, never the values: a source whose whole
-numbers have 64 bits does not fit a column of 32 on the day on which they happen to be small, and fail on the next.
+Tables have fewer types than Arrow. A type that tables lack becomes the next one that holds all its values; only
+timestamps are truncated, to microseconds, which is Spark's precision. The types decide, never the values: 64-bit
+integers do not fit a 32-bit column even while they happen to be small.
 """
 
 from collections.abc import Iterable
@@ -57,18 +57,18 @@ _TYPE_NAMES: Final = {
 
 
 def table_type(kind: Any, column: str) -> Any:
-    """Return the type of a table's column that holds what this type of Arrow holds; null stays null, also inside.
+    """Return the table type that holds the values of an Arrow type; null stays null, also inside nested types.
 
     >>> table_type(pa.timestamp("ns", "Europe/Berlin"), "at"), table_type(pa.uint32(), "n")
     (TimestampType(timestamp[us, tz=UTC]), DataType(int64))
     >>> table_type(pa.dictionary(pa.int8(), pa.large_string()), "name")
     DataType(string)
     """
-    if any(is_it(kind) for is_it in _KEPT_TYPES):
+    if any(is_type(kind) for is_type in _KEPT_TYPES):
         return kind
-    for is_it, becomes in _WIDENED_TYPES:
-        if is_it(kind):
-            return becomes
+    for is_type, wider in _WIDENED_TYPES:
+        if is_type(kind):
+            return wider
     if types.is_timestamp(kind):
         return pa.timestamp("us", None if kind.tz is None else "UTC")
     if types.is_decimal(kind):
@@ -87,16 +87,16 @@ def table_type(kind: Any, column: str) -> Any:
     if types.is_struct(kind) and len({field.name for field in kind}) == kind.num_fields:
         return pa.struct([field.with_type(table_type(field.type, f"{column}.{field.name}")) for field in kind])
     raise TableUnfit(
-        f"The column {column} is {kind} in the rows.",
-        rule="Tables have no type that holds that.",
-        remedy="Cast it where the rows come from, or leave it out.",
+        f"The column {column} has the type {kind} in the rows.",
+        rule="Tables have no column type for it.",
+        remedy="Cast the column in the source, such as to text, or leave it out there.",
         column=column,
         type=str(kind),
     )
 
 
 def without_nulls(kind: Any) -> Any:
-    """Return a type without the parts of which nothing is known but that they are null; None if nothing is left.
+    """Return a type without its null-typed parts, such as fields of structs; None if nothing is left.
 
     >>> without_nulls(pa.struct([("a", pa.int8()), ("b", pa.null())]))
     StructType(struct<a: int8>)
@@ -119,9 +119,9 @@ def without_nulls(kind: Any) -> Any:
 
 
 def all_nullable(kind: Any) -> Any:
-    """Return a type whose parts may all be null: what a source promises today, it need not promise for ever."""
+    """Return a type whose parts are all nullable: a source that has no nulls today may have some later."""
     if types.is_struct(kind):
-        return pa.struct([pa.field(one.name, all_nullable(one.type)) for one in kind])
+        return pa.struct([pa.field(field.name, all_nullable(field.type)) for field in kind])
     if types.is_map(kind):
         return pa.map_(all_nullable(kind.key_type), pa.field("value", all_nullable(kind.item_type)))
     if is_list(kind):
@@ -130,30 +130,30 @@ def all_nullable(kind: Any) -> Any:
 
 
 def list_type(kind: Any, *, nullable: bool = True) -> Any:
-    """Return the type of a list, with the name for its elements that tables have."""
+    """Return the type of a list, with the element name that tables use."""
     return pa.list_(pa.field("element", kind, nullable))
 
 
 def check_maps(kind: Any, column: str, *, is_inside: bool = False) -> None:
-    """Refuse moments without a zone inside of maps: with them, deltalake makes tables that it cannot open.
+    """Refuse timestamps without a zone inside maps: deltalake would create a table that it cannot open.
 
-    A table with such moments says so in its log, and deltalake sees those in lists and structs only.
+    Such timestamps need a table feature, which deltalake enables only for columns, lists and structs.
     """
     if types.is_timestamp(kind) and kind.tz is None and is_inside:
         raise TableUnfit(
-            f"The column {column} has moments without a zone inside of a map.",
-            rule="No table can be given such a column.",
-            remedy="Cast them where the rows come from, to moments with a zone or to texts.",
+            f"The column {column} has timestamps without a zone inside a map.",
+            rule="A table cannot have such a column.",
+            remedy="Cast them in the source to timestamps with a zone, or to text.",
             column=column,
         )
     is_map = bool(types.is_map(kind))
     inner = [kind.key_type, kind.item_type] if is_map else [kind.value_type] if is_list(kind) else []
-    for one in [field.type for field in kind] if types.is_struct(kind) else inner:
-        check_maps(one, column, is_inside=is_inside or is_map)
+    for part in [field.type for field in kind] if types.is_struct(kind) else inner:
+        check_maps(part, column, is_inside=is_inside or is_map)
 
 
 def type_name(kind: Any) -> str:
-    """Return the name that tables have for a type.
+    """Return the name of a type in tables.
 
     >>> type_name(pa.int64()), type_name(pa.decimal128(9, 2)), type_name(pa.list_(pa.date32()))
     ('long', 'decimal(9,2)', 'array<date>')
@@ -172,7 +172,7 @@ def type_name(kind: Any) -> str:
 
 
 def is_list(kind: Any) -> bool:
-    """Return whether it is a list of any kind; a map is none."""
+    """Return whether a type is a list of any kind; a map is not."""
     return bool(
         types.is_list(kind)
         or types.is_large_list(kind)
@@ -183,12 +183,12 @@ def is_list(kind: Any) -> bool:
 
 
 def is_uuid(kind: Any) -> bool:
-    """Return whether it is a UUID, which tables have as text."""
+    """Return whether a type is Arrow's UUID, which tables store as text."""
     return getattr(kind, "extension_name", None) == "arrow.uuid"
 
 
 def _decimal(precision: int, scale: int) -> Any:
-    """Return the decimal of tables, whose scale is between 0 and the precision, which is 38 at most; else text."""
+    """Return the table type of a decimal: scale from 0 to the precision, at most 38 digits; with more, text."""
     digits = max(precision - scale, precision) if scale < 0 else max(precision, scale)
     return pa.string() if digits > _MOST_DIGITS else pa.decimal128(digits, max(scale, 0))
 
@@ -204,38 +204,38 @@ def check_unique_names(names: list[str]) -> None:
             raise _unfit_name(
                 name,
                 f"The rows have two columns {name}.",
-                "A column is there once.",
-                "Rename one of them where the rows come from, or leave it out.",
+                "The names of columns are unique.",
+                "Rename one of them in the source, such as with AS in a query, or leave it out.",
             )
         seen.add(name)
 
 
 def check_names(fields: Iterable[Any], inside: str = "") -> None:
-    """Refuse names that tables cannot have, and those that Spark takes for one another."""
+    """Refuse names that tables cannot have, and names that differ only by case."""
     seen: dict[str, str] = {}
-    for one in fields:
-        name = f"{inside}{one.name}"
-        if not one.name or _NOT_IN_NAMES & set(one.name):
+    for field in fields:
+        name = f"{inside}{field.name}"
+        if not field.name or _NOT_IN_NAMES & set(field.name):
             raise _unfit_name(
                 name,
                 f"A column is named {name!r}.",
-                "A table's columns have names without blanks, tabs, line breaks and , ; { } ( ) =",
-                "Rename it where the rows come from, such as by AS in a query.",
+                "Column names of a table have no blanks, tabs, line breaks or , ; { } ( ) =",
+                "Rename it in the source, such as with AS in a query.",
             )
-        if one.name.lower() in seen:
+        if field.name.lower() in seen:
             raise _unfit_name(
                 name,
-                f"The columns {inside}{seen[one.name.lower()]} and {name} differ by case only.",
-                "Spark takes them for one another.",
-                "Rename one of them where the rows come from, or leave it out.",
+                f"The columns {inside}{seen[field.name.lower()]} and {name} differ by case only.",
+                "Spark ignores the case of column names.",
+                "Rename one of them in the source, such as with AS in a query, or leave it out.",
             )
-        seen[one.name.lower()] = one.name
-        for kind in _structs(one.type):
+        seen[field.name.lower()] = field.name
+        for kind in _structs(field.type):
             check_names(kind, f"{name}.")
 
 
 def _structs(kind: Any) -> list[Any]:
-    """Return the structs of a type that are not inside of other structs."""
+    """Return the outermost structs of a type."""
     if types.is_struct(kind):
         return [kind]
     if types.is_map(kind):
@@ -248,17 +248,17 @@ def _unfit_name(column: str, fact: str, rule: str, remedy: str) -> TableUnfit:
 
 
 _DIGITS: Final = {pa.int8(): 3, pa.int16(): 5, pa.int32(): 10, pa.int64(): 19}
-"""How many decimal digits their largest numbers have."""
-_WHOLE: Final = {pa.int8(): 2, pa.int16(): 4, pa.int32(): 9, pa.int64(): 18}
-"""How many nines they hold."""
+"""The number of decimal digits of the largest value of an integer type."""
+_FULL_DIGITS: Final = {pa.int8(): 2, pa.int16(): 4, pa.int32(): 9, pa.int64(): 18}
+"""The number of decimal digits of which an integer type holds every combination."""
 _EXACT: Final = {pa.float32(): (pa.int8(), pa.int16()), pa.float64(): (pa.int8(), pa.int16(), pa.int32(), pa.float32())}
-"""What a float holds without rounding."""
+"""The types whose values a float type holds without rounding."""
 
 
 def type_holding(table: Any, rows: Any, *, grow: bool) -> Any:
-    """Return the type that a table's column must have to hold these rows; None if there is none.
+    """Return the type that a table's column needs to hold rows of another type; None if there is none.
 
-    Both are types of tables. It is the column's own type, unless structs have fields that it lacks, and may grow.
+    Both are table types. The result is the column's own type; with `grow`, its structs also get the fields they lack.
 
     >>> type_holding(pa.int64(), pa.int32(), grow=False), type_holding(pa.int32(), pa.int64(), grow=True)
     (DataType(int64), None)
@@ -276,70 +276,73 @@ def type_holding(table: Any, rows: Any, *, grow: bool) -> Any:
     if is_list(table) and is_list(rows):
         value = type_holding(table.value_type, rows.value_type, grow=grow)
         return None if value is None else list_type(value, nullable=table.value_field.nullable)
-    return table if _loses_nothing(rows, table) else None
+    return table if _is_lossless(rows, table) else None
 
 
 def union_schema(schemas: Iterable[pa.Schema]) -> pa.Schema:
-    """Return the columns of a table that has to hold files of all these schemas, in the order in which they come.
+    """Return the columns of a table that holds files of all these schemas, in order of first occurrence.
 
-    Parts of a cell can bring columns that others lack. If they bring one column with two types, they are refused.
+    The splits of a cell can have different columns. A column with two types is refused.
 
     >>> union_schema([pa.schema([("id", pa.int64())]), pa.schema([("id", pa.int64()), ("note", pa.string())])]).names
     ['id', 'note']
     """
-    found: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     for schema in schemas:
-        for one in schema:
-            known = found.setdefault(one.name, one)
-            kind = _common_type(known.type, one.type)
+        for field in schema:
+            column = columns.setdefault(field.name, field)
+            kind = _common_type(column.type, field.type)
             if kind is None:
                 raise TableUnfit(
-                    f"The column {one.name} is {type_name(known.type)} in some rows "
-                    f"and {type_name(one.type)} in others.",
+                    f"The column {field.name} is {type_name(column.type)} in some rows "
+                    f"and {type_name(field.type)} in others.",
                     rule="All files of a table have one type for a column.",
-                    remedy="Cast it where the rows come from, or make the table first, with the wider type.",
-                    column=one.name,
+                    remedy="Cast the column in the source, or create the table first, with the wider type.",
+                    column=field.name,
                 )
-            found[one.name] = known.with_type(kind).with_nullable(known.nullable or one.nullable)
-    check_names(list(found.values()))
-    return pa.schema(list(found.values()))
+            columns[field.name] = column.with_type(kind).with_nullable(column.nullable or field.nullable)
+    check_names(list(columns.values()))
+    return pa.schema(list(columns.values()))
 
 
 def _common_type(left: Any, right: Any) -> Any:
-    """Return the type that holds both, without any value being written otherwise: only structs can differ."""
+    """Return the type that holds both without converting a value, so that only the fields of structs may differ."""
     if left == right or not (types.is_nested(left) and types.is_nested(right)):
         return left if left == right else None
     kind = type_holding(left, right, grow=True)
-    return kind if kind is not None and kind == _leaves_of(right, kind) else None
+    return kind if kind is not None and kind == _with_leaves_of(right, kind) else None
 
 
-def _leaves_of(kind: Any, like: Any) -> Any:
-    """Return the type `like` with those leaves that `kind` has: equal, unless a leaf would have to be widened."""
+def _with_leaves_of(kind: Any, like: Any) -> Any:
+    """Return the type `like` with the leaf types of `kind`: equal to `like`, unless a leaf had to be widened."""
     if types.is_struct(kind) and types.is_struct(like):
-        have = {one.name: one for one in kind}
+        own = {field.name: field.type for field in kind}
         return pa.struct(
-            [one if one.name not in have else one.with_type(_leaves_of(have[one.name].type, one.type)) for one in like]
+            [
+                field.with_type(_with_leaves_of(own[field.name], field.type)) if field.name in own else field
+                for field in like
+            ]
         )
     if types.is_map(kind) and types.is_map(like):
-        value = like.item_field.with_type(_leaves_of(kind.item_type, like.item_type))
-        return pa.map_(_leaves_of(kind.key_type, like.key_type), value)
+        value = like.item_field.with_type(_with_leaves_of(kind.item_type, like.item_type))
+        return pa.map_(_with_leaves_of(kind.key_type, like.key_type), value)
     if is_list(kind) and is_list(like):
-        return pa.list_(like.value_field.with_type(_leaves_of(kind.value_type, like.value_type)))
+        return pa.list_(like.value_field.with_type(_with_leaves_of(kind.value_type, like.value_type)))
     return kind
 
 
 def _struct_holding(table: Any, rows: Any, grow: bool) -> Any:
-    have, come = {field.name: field for field in table}, {field.name: field for field in rows}
-    if len(come) != rows.num_fields:
+    current, incoming = {field.name: field for field in table}, {field.name: field for field in rows}
+    if len(incoming) != rows.num_fields:
         return None
     fields = []
-    for name, field in have.items():
-        kind = field.type if name not in come else type_holding(field.type, come[name].type, grow=grow)
-        if kind is None or (name not in come and not field.nullable):
+    for name, field in current.items():
+        kind = field.type if name not in incoming else type_holding(field.type, incoming[name].type, grow=grow)
+        if kind is None or (name not in incoming and not field.nullable):
             return None
         fields.append(field.with_type(kind))
-    for name, field in come.items():
-        kind = None if name in have else without_nulls(field.type)
+    for name, field in incoming.items():
+        kind = None if name in current else without_nulls(field.type)
         if kind is not None:
             if not grow:
                 return None
@@ -347,7 +350,7 @@ def _struct_holding(table: Any, rows: Any, grow: bool) -> Any:
     return pa.struct(fields)
 
 
-def _loses_nothing(rows: Any, table: Any) -> bool:
+def _is_lossless(rows: Any, table: Any) -> bool:
     if types.is_decimal(table):
         if rows in _DIGITS:
             return bool(table.precision - table.scale >= _DIGITS[rows])
@@ -356,6 +359,6 @@ def _loses_nothing(rows: Any, table: Any) -> bool:
         return bool(is_wider)
     if rows in _DIGITS and table in _DIGITS:
         return _DIGITS[rows] <= _DIGITS[table]
-    if types.is_decimal(rows) and table in _WHOLE:
-        return bool(rows.scale == 0 and rows.precision <= _WHOLE[table])
+    if types.is_decimal(rows) and table in _FULL_DIGITS:
+        return bool(rows.scale == 0 and rows.precision <= _FULL_DIGITS[table])
     return rows in _EXACT.get(table, ())

@@ -1,4 +1,4 @@
-"""What a landing and its tasks exchange: destinations, scopes (rows a range stands for), live and staged files."""
+"""The values that a table landing and its tasks exchange: scopes, destinations, staged rows and live files."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,69 +22,70 @@ from floodmark.ingest.planning.plan import PlannedRange
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Rows with a moment in a range, and with the values of a unit.
+    """The rows of a table that belong to a cell: their time is in its range, and they have the values of its unit.
 
     >>> day = Scope("at", Range(0, 86_400_000_000), "UTC", {"shop": "north"})
     >>> rows = pa.table({"at": pa.array([5, 90_000_000_000], pa.timestamp("us", "UTC")), "shop": ["north", "north"]})
-    >>> day.holds(rows).to_pylist()
+    >>> day.contains(rows).to_pylist()
     [True, False]
     """
 
     column: str
     range: Range
     zone: str
-    """In which wall times count."""
+    """The time zone of timestamps without a zone, and of dates."""
     unit: Mapping[str, Any]
-    """Columns, and the value that all of its rows have there."""
-    numbers: WatermarkType | None = None
-    """What a number in the column counts: epoch-seconds, epoch-millis or epoch-micros."""
+    """The value of each unit column."""
+    epoch_type: WatermarkType | None = None
+    """What an integer in the column counts: epoch-seconds, epoch-millis or epoch-micros."""
     pattern: str | None = None
-    """How a text in the column is written, as strftime says it; by default as ISO 8601 does."""
+    """The strftime format of texts in the column; None for ISO 8601."""
 
-    def holds(self, rows: pa.Table | pa.RecordBatch) -> pa.ChunkedArray | pa.Array:
-        """Return for each row whether it is one of them. A row without a moment is none."""
+    def contains(self, rows: pa.Table | pa.RecordBatch) -> pa.ChunkedArray | pa.Array:
+        """Return for each row whether it is in the scope. A row without a time is not."""
         moments, low, high = self._terms(rows.column(self.column))
-        found = pc.and_(pc.greater_equal(moments, low), pc.less(moments, high))
+        is_inside = pc.and_(pc.greater_equal(moments, low), pc.less(moments, high))
         for name, value in self.unit.items():
             column = rows.column(name)
             same = pc.is_null(column) if value is None else pc.equal(column, self._constant(name, value, column.type))
-            found = pc.and_(found, pc.fill_null(same, False))
-        return pc.fill_null(found, False)
+            is_inside = pc.and_(is_inside, pc.fill_null(same, False))
+        return pc.fill_null(is_inside, False)
 
     def check(self, rows: pa.Table | pa.RecordBatch) -> None:
-        """Refuse rows that are not of this cell: nobody would ever replace them.
+        """Refuse rows outside the scope: no later run would replace them.
 
-        Columns of the unit that they do not have yet are left out.
+        Unit columns that the rows lack are not checked; they are filled in later.
         """
         present = {name: value for name, value in self.unit.items() if name in rows.schema.names}
-        is_held = replace(self, unit=present).holds(rows)
-        if pc.all(is_held, min_count=0).as_py():
+        is_inside = replace(self, unit=present).contains(rows)
+        if pc.all(is_inside, min_count=0).as_py():
             return
-        outside = rows.filter(pc.invert(is_held)).slice(0, 1).select([self.column, *present])
+        outside = rows.filter(pc.invert(is_inside)).slice(0, 1).select([self.column, *present])
         raise OutOfScope(
             f"A row was read for {self._shown()}, and has {outside.to_pylist()[0]}.",
-            rule="A cell is replaced as a whole, so all that is read for it lies in its range, and is of its unit.",
-            remedy="Name the column by which the source is asked as range_column, correct the query, or merge by key.",
+            rule="A cell is replaced as a whole, so each row read for it lies in its range and belongs to its unit.",
+            remedy="Set range_column in [target] to the column the source is read by, correct the query, or write "
+            'mode = "merge" with keys.',
             column=self.column,
         )
 
-    def may_hold(self, files: pa.Table) -> pa.ChunkedArray | pa.Array:
-        """Return for each file of a table, as DeltaCommits.files knows them, whether rows of the cell may be in it."""
-        told: Any = pa.repeat(pa.scalar(True), files.num_rows)
+    def may_contain(self, files: pa.Table) -> pa.ChunkedArray | pa.Array:
+        """Return for each file in a table of `DeltaCommits.files` whether it may have rows in the scope."""
+        may_be: Any = pa.repeat(pa.scalar(True), files.num_rows)
         if f"min.{self.column}" in files.column_names:
             lowest, low, high = self._terms(self._bound(files, "min", -_FAR))
             highest, _, _ = self._terms(self._bound(files, "max", _FAR))
             begins_before, ends_after = pc.less(lowest, high), pc.greater_equal(highest, low)
-            told = pc.and_(pc.fill_null(begins_before, True), pc.fill_null(ends_after, True))
+            may_be = pc.and_(pc.fill_null(begins_before, True), pc.fill_null(ends_after, True))
         for name, value in self.unit.items():
-            told = pc.and_(told, self._unit_may_be(files, name, value))
-        return told
+            may_be = pc.and_(may_be, self._may_have_unit_value(files, name, value))
+        return may_be
 
-    def _unit_may_be(self, files: pa.Table, name: str, value: Any) -> Any:
+    def _may_have_unit_value(self, files: pa.Table, name: str, value: Any) -> Any:
         if value is None:
-            known = f"null_count.{name}"
-            if known in files.column_names:
-                return pc.fill_null(pc.greater(files.column(known), 0), True)
+            null_count = f"null_count.{name}"
+            if null_count in files.column_names:
+                return pc.fill_null(pc.greater(files.column(null_count), 0), True)
         elif f"partition.{name}" in files.column_names:
             column = files.column(f"partition.{name}")
             return pc.fill_null(pc.equal(column, self._constant(name, value, column.type)), False)
@@ -96,7 +97,7 @@ class Scope:
         return pa.repeat(pa.scalar(True), files.num_rows)
 
     def _bound(self, files: pa.Table, which: str, far: timedelta) -> Any:
-        """Return a bound of the moments in each file. Texts do not sort as their moments do, but their days do."""
+        """Return a bound of the times in each file. Of ISO texts only the days sort by time, so `far` is added."""
         bound = files.column(f"{which}.{self.column}")
         if self.pattern is not None or not is_text(bound.type):
             return bound
@@ -105,7 +106,7 @@ class Scope:
         )
 
     def _terms(self, column: Any) -> tuple[Any, Any, Any]:
-        """Return a column, and both ends of the range, as values that can be compared."""
+        """Return a column and both ends of the range as values that can be compared."""
         if is_text(column.type):
             column = _plain_texts(column)
             if self.pattern is not None:
@@ -117,12 +118,12 @@ class Scope:
             return column, *(pa.scalar(end, pa.timestamp("us", kind.tz)) for end in ends)
         if pa.types.is_date32(kind):
             return column, *self._ends("date")
-        if pa.types.is_integer(kind) and self.numbers is not None:
-            return column, *self._ends(self.numbers)
+        if pa.types.is_integer(kind) and self.epoch_type is not None:
+            return column, *self._ends(self.epoch_type)
         raise TableUnfit(
-            f"The column {self.column} has the type {kind}, which is no moment.",
-            rule="What is replaced is a range of moments or dates, or of numbers if the source says what they count.",
-            remedy="Name another column as range_column, or merge by key.",
+            f"The column {self.column} has the type {kind}, which is no time.",
+            rule="range_column has timestamps or dates, or integers if the source names their unit.",
+            remedy='Set range_column in [target] to a time column, or write mode = "merge" with keys.',
             column=self.column,
         )
 
@@ -132,16 +133,17 @@ class Scope:
         )
 
     def _parsed(self, column: Any) -> Any:
-        """Return texts as moments: all of them name their offset, or none does."""
+        """Return texts as timestamps: either all of them have a UTC offset, or none has."""
         for kind in (pa.timestamp("us", "UTC"), pa.timestamp("us")):
             try:
                 return pc.cast(column, kind)
             except pa.ArrowInvalid:
                 continue
         raise TableUnfit(
-            f"The column {self.column} has texts that are no moments, such as {_first_value(column)!r}.",
-            rule="A text that says when a row was is written as ISO 8601 says it, and all of them in the same way.",
-            remedy="Convert it in the source, name another column as range_column, or merge by key.",
+            f"The column {self.column} has texts that are no times, such as {_first_invalid(column)!r}.",
+            rule="Times as text are in ISO 8601, and either all of them have a UTC offset or none has.",
+            remedy="Convert the column in the source, or set range_column in [target] to another column, or "
+            'write mode = "merge" with keys.',
             column=self.column,
         )
 
@@ -155,8 +157,8 @@ class Scope:
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise TableUnfit(
                 f"The unit has {name} = {value!r}, and the column has the type {kind}.",
-                rule="The rows of a unit are told by its values.",
-                remedy="Write the unit's value as the column has it.",
+                rule="The rows of a unit are those with its value in the unit's column.",
+                remedy=f"Write the unit's {name} as a value of the type {kind}.",
                 column=name,
             ) from error
 
@@ -169,30 +171,30 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where rows are written, and what must hold of them. It is sent to tasks."""
+    """Where rows are written, and what they must fulfil. It is sent to tasks."""
 
     table: Path
     directory: Path
-    """Inside the table's directory; it may not be there yet."""
+    """A directory inside that of the table; it may not exist yet."""
     schema: pa.Schema | None
-    """Of the table; None if it is to be made of these rows."""
+    """The schema of the table; None if the table is still to be created."""
     drift: Drift
     constants: Mapping[str, object]
-    """Columns of the unit, for rows that do not have them."""
+    """The values of the unit's columns, for rows that lack these columns."""
     keys: tuple[str, ...] = ()
-    """Columns in which each row has a value."""
+    """Columns that must not be null."""
     scope: Scope | None = None
-    """Rows outside of it are refused."""
+    """If set, rows outside it are refused."""
     partition_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class StagedRows:
-    """What was written, and is in no table yet."""
+    """Files that were written and are not committed to the table yet."""
 
     files: tuple[StagedFile, ...] = ()
     schema: pa.Schema | None = None
-    """The columns of the files; None if it is not known, and there are no rows."""
+    """The columns of the files; None if there are no rows and the columns are unknown."""
 
     @property
     def rows(self) -> int:
@@ -202,43 +204,43 @@ class StagedRows:
 
 @dataclass(frozen=True, slots=True)
 class LiveFile:
-    """A file that is part of a table, and the values of its partition, which are not in it."""
+    """A data file of a table, with its partition values, which the file itself does not contain."""
 
     table: Path
     path: str
-    """Inside the table's directory."""
+    """Relative to the table's directory."""
     rows: int | None
     partition: Mapping[str, Any]
 
     @property
-    def place(self) -> str:
-        """Where it is."""
+    def full_path(self) -> str:
+        """The path of the file, including the table's directory."""
         return str(self.table / self.path)
 
     def batches(self, schema: pa.Schema, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """Give its rows with the columns of the table; those that it does not have are NULL."""
-        wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
-        with pq.ParquetFile(self.place) as file:
-            for batch in file.iter_batches(batch_size=1 << 16, columns=wanted.names):
-                yield _with_table_columns(batch, wanted, self.partition)
+        """Yield its rows with the columns of the table; columns that the file lacks are null."""
+        selected = schema if columns is None else pa.schema([schema.field(name) for name in columns])
+        with pq.ParquetFile(self.full_path) as file:
+            for batch in file.iter_batches(batch_size=1 << 16, columns=selected.names):
+                yield _with_table_columns(batch, selected, self.partition)
 
-    def held(self, scope: Scope, schema: pa.Schema) -> tuple[int, int]:
-        """Return how many of its rows are in a scope, and how many it has."""
-        held = rows = 0
+    def count_rows(self, scope: Scope, schema: pa.Schema) -> tuple[int, int]:
+        """Return how many of its rows are in a scope, and how many it has in total."""
+        inside = rows = 0
         for batch in self.batches(schema, [scope.column, *(name for name in scope.unit if name != scope.column)]):
-            held += pc.sum(scope.holds(batch)).as_py()
+            inside += pc.sum(scope.contains(batch)).as_py()
             rows += batch.num_rows
-        return held, rows
+        return inside, rows
 
-    def outside(self, scope: Scope, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Give its rows that are not in a scope."""
+    def rows_outside(self, scope: Scope, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yield its rows that are not in a scope."""
         for batch in self.batches(schema):
-            yield batch.filter(pc.invert(scope.holds(batch)))
+            yield batch.filter(pc.invert(scope.contains(batch)))
 
 
 @dataclass(frozen=True, slots=True)
 class MergeRequest:
-    """What is to be merged: rows that were just read, and files of the table that may have the same keys."""
+    """New rows to merge into a table, and the files of the table that may have the same keys."""
 
     new: Sequence[LiveFile]
     live: Sequence[LiveFile]
@@ -248,52 +250,52 @@ class MergeRequest:
 
 @dataclass(frozen=True, slots=True)
 class MergeResult:
-    """What becomes of a table by merging."""
+    """The files that a merge adds to a table, and those that it removes."""
 
     staged: StagedRows
-    gone: tuple[str, ...]
-    """Live files that give way: what stays of them was written anew."""
+    removed: tuple[str, ...]
+    """Paths of live files; their rows that stay are among the staged ones."""
 
 
 class TableTasks(Protocol):
-    """Reads and writes rows. Each call ends when all is written, or raises and what was written is in vain."""
+    """Reads and writes rows. Each call returns when everything is written; if it raises, its files are not used."""
 
     def extract(self, row: PlannedRange, to: Destination) -> StagedRows:
-        """Read what a row of a plan is about from its source, and write it."""
+        """Read a planned range from its source and write the rows."""
         ...
 
     def keep(self, files: Sequence[LiveFile], scope: Scope, to: Destination) -> StagedRows:
-        """Write the rows of files anew that are not in a scope."""
+        """Write the rows of files that are not in a scope to new files."""
         ...
 
     def merge(self, merge: MergeRequest, to: Destination) -> MergeResult:
-        """Write rows so that of each key only the newest is there, in them and in the live files."""
+        """Write the newest row of each key, over the new rows and the live files."""
         ...
 
 
 _DAY: Final = len("1970-01-01")
 _FAR: Final = timedelta(days=3)
-"""A moment is nearer to the day with which its text begins, whatever the offsets of the text and of the zone are."""
+"""Larger than the distance of any time to the day in its text, whatever the UTC offsets of the text and the zone."""
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Return whether a column has texts."""
+    """Return whether a type is one of Arrow's string types."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 def _plain_texts(texts: Any) -> Any:
-    # Views can be neither sorted, nor cast, nor cut.
+    # Arrow can neither sort, cast nor slice string views.
     return texts.cast(pa.string()) if pa.types.is_string_view(texts.type) else texts
 
 
-def _first_value(column: Any) -> object:
+def _first_invalid(column: Any) -> object:
     for value in column.to_pylist():
-        if value is not None and not _is_iso_moment(value):
+        if value is not None and not _is_iso_time(value):
             return value
     return None
 
 
-def _is_iso_moment(text: str) -> bool:
+def _is_iso_time(text: str) -> bool:
     try:
         date.fromisoformat(text[:10])
     except ValueError:
@@ -302,31 +304,31 @@ def _is_iso_moment(text: str) -> bool:
 
 
 def live_files(table: Path, files: pa.Table) -> list[LiveFile]:
-    """Return files as DeltaCommits.files knows them."""
+    """Return the files in a table of `DeltaCommits.files`."""
     partition_by = [name.removeprefix("partition.") for name in files.column_names if name.startswith("partition.")]
     return [
-        LiveFile(table, one["path"], one["num_records"], {name: one[f"partition.{name}"] for name in partition_by})
-        for one in files.to_pylist()
+        LiveFile(table, file["path"], file["num_records"], {name: file[f"partition.{name}"] for name in partition_by})
+        for file in files.to_pylist()
     ]
 
 
 def may_share_keys(files: pa.Table, new: Sequence[StagedFile], keys: Sequence[str]) -> Any:
-    """Return for each file of a table whether keys of new files may be in it, as far as bounds of both are known."""
-    stats = [json.loads(file.stats) for file in new]
+    """Return for each file of a table whether it may have keys of the new files, judged by the statistics of both."""
+    statistics = [json.loads(file.stats) for file in new]
     bounds = {}
     for name in keys:
-        lows, highs = ([one[what].get(name) for one in stats] for what in ("minValues", "maxValues"))
+        lows, highs = ([stats[bound].get(name) for stats in statistics] for bound in ("minValues", "maxValues"))
         if all(value is not None for value in (*lows, *highs)):
             bounds[name] = min(lows), max(highs)
     return may_overlap_bounds(files, bounds)
 
 
 def may_overlap_bounds(files: pa.Table, bounds: Mapping[str, tuple[Any, Any]]) -> Any:
-    """Return for each file of a table whether rows with values from the first to the last may be in it, by column.
+    """Return for each file of a table whether it may have rows with values within the bounds of each column.
 
-    Files may tell moments in whole milliseconds, cut off: the first one has none that is cut.
+    The statistics of a file may have times truncated to milliseconds, so lower bounds must be whole milliseconds.
     """
-    told: Any = pa.repeat(pa.scalar(True), files.num_rows)
+    may_overlap: Any = pa.repeat(pa.scalar(True), files.num_rows)
     for name, ends in bounds.items():
         if f"partition.{name}" in files.column_names:
             low = high = files.column(f"partition.{name}")
@@ -335,9 +337,9 @@ def may_overlap_bounds(files: pa.Table, bounds: Mapping[str, tuple[Any, Any]]) -
         else:
             continue
         first, last = (pa.array([value]).cast(low.type)[0] for value in ends)
-        told = pc.and_(told, pc.fill_null(pc.less_equal(low, last), True))
-        told = pc.and_(told, pc.fill_null(pc.greater_equal(high, first), True))
-    return told
+        may_overlap = pc.and_(may_overlap, pc.fill_null(pc.less_equal(low, last), True))
+        may_overlap = pc.and_(may_overlap, pc.fill_null(pc.greater_equal(high, first), True))
+    return may_overlap
 
 
 def _with_table_columns(batch: pa.RecordBatch, schema: pa.Schema, partition: Mapping[str, Any]) -> pa.RecordBatch:
@@ -351,5 +353,5 @@ def _with_table_columns(batch: pa.RecordBatch, schema: pa.Schema, partition: Map
 
 
 def _repeated(value: Any, kind: pa.DataType, rows: int) -> pa.Array:
-    # A table's log has the values of partitions as texts.
+    # The log of a table may have partition values as texts.
     return pa.repeat(pa.scalar(value).cast(kind) if isinstance(value, str) else pa.scalar(value, kind), rows)

@@ -1,6 +1,6 @@
-"""What a job has read, and what it has to read now.
+"""Coverage and plans: what a job has read, and what it has to read now.
 
-Pure: coverage and a moment go in, a plan comes out. Imports `calendar` and `job`; `store`, `run` and `ingestion`
-import it. Start with `plan`; `coverage` is what a plan is made from; `dil_rules` plans as LinkedIn's DIL does, for
-jobs that ask for it.
+Pure code: coverage and a time go in, a plan comes out. It imports `calendar` and `job`; `store`, `run` and `ingestion`
+import it. Start with `plan`; `coverage` is its input, and `dil_rules` plans exactly as LinkedIn's DIL does, for jobs
+with `rules = "dil"`.
 """

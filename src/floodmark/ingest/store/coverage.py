@@ -1,4 +1,4 @@
-"""Coverage of the units of a job as rows of tables, written where it changes; and how late rows were found."""
+"""Stores the coverage of units, of which only changed rows are written, and how late rows were found."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -11,8 +11,8 @@ from floodmark.ingest.calendar.ranges import Range
 from floodmark.ingest.planning.coverage import Coverage, Failure, Success, UnitCoverage
 from floodmark.ingest.store.tables import FAILURES, LATENESS, RANGES, UNITS
 
-_CHUNK: Final = 500
-"""How many keys a statement may name: databases limit it."""
+_MAX_KEYS: Final = 500
+"""How many keys one statement lists: databases limit the number of parameters."""
 
 _DELETE_RANGE: Final = delete(RANGES).where(
     RANGES.c.job == bindparam("j"),
@@ -28,61 +28,61 @@ CoverageChange = Callable[[UnitCoverage], UnitCoverage]
 
 
 def load_coverage(connection: Connection, job: str) -> Coverage:
-    """Return what is known of all units that a job ever had."""
+    """Return the coverage of all units that a job ever had."""
     rows = connection.execute(select(UNITS).where(UNITS.c.job == job)).all()
-    known = _load_ranges(connection, job, None)
+    ranges = _load_ranges(connection, job, None)
     empty: dict[str, list[Any]] = {}
-    return {row.unit_key: _coverage(known.get(row.unit, empty), row.known_from) for row in rows}
+    return {row.unit_key: _to_coverage(ranges.get(row.unit, empty), row.known_from) for row in rows}
 
 
 def change_coverage(
     connection: Connection, job: str, keys: Collection[str], change: Callable[[str], CoverageChange]
 ) -> dict[str, tuple[UnitCoverage, UnitCoverage]]:
-    """Change what is known of units, whose rows are locked for it; return what was known before and after.
+    """Lock units, change their coverage, and return the coverage of each before and after.
 
-    `change(key)` says how a unit changes.
+    `change(key)` returns the function that changes the coverage of that unit.
     """
     rows: list[Any] = []
-    for some in _chunks(sorted(keys)):
-        # Always in one order, or two who record at the same time could wait for each other.
-        wanted = select(UNITS).where(UNITS.c.job == job, UNITS.c.unit_key.in_(some)).order_by(UNITS.c.unit_key)
-        rows += connection.execute(wanted.with_for_update()).all()
+    for chunk in _chunks(sorted(keys)):
+        # Lock units in key order to avoid deadlocks.
+        query = select(UNITS).where(UNITS.c.job == job, UNITS.c.unit_key.in_(chunk)).order_by(UNITS.c.unit_key)
+        rows += connection.execute(query.with_for_update()).all()
     missing = set(keys) - {row.unit_key for row in rows}
     if missing:
         raise UnknownUnit(
             f"The job {job!r} has no unit {min(missing)}.",
-            rule="What is known is kept by the units that the job has had.",
-            remedy="Name a unit as the plan does.",
+            rule="Coverage exists only for units that the job has registered.",
+            remedy="Use a unit key from `Ingestion.plan` or `floodmark ingest plan --json`.",
             job=job,
             unit=min(missing),
         )
-    known: dict[int, dict[str, list[Any]]] = {}
-    for some_rows in _chunks(rows):
-        known |= _load_ranges(connection, job, [row.unit for row in some_rows])
+    ranges: dict[int, dict[str, list[Any]]] = {}
+    for chunk in _chunks(rows):
+        ranges |= _load_ranges(connection, job, [row.unit for row in chunk])
     changed = {}
-    gone: list[dict[str, Any]] = []
-    come: list[dict[str, Any]] = []
+    deleted: list[dict[str, Any]] = []
+    inserted: list[dict[str, Any]] = []
     for row in rows:
-        before = _coverage(known.get(row.unit, {}), row.known_from)
+        before = _to_coverage(ranges.get(row.unit, {}), row.known_from)
         after = change(row.unit_key)(before)
         changed[row.unit_key] = before, after
         old, new = _range_rows(job, row.unit, before), _range_rows(job, row.unit, after)
-        changes = [place for place in old.keys() | new.keys() if old.get(place) != new.get(place)]
-        gone += [{"j": job, "u": row.unit, "k": kind, "l": lo} for kind, lo in changes if (kind, lo) in old]
-        come += [new[place] for place in changes if place in new]
+        changes = [key for key in old.keys() | new.keys() if old.get(key) != new.get(key)]
+        deleted += [{"j": job, "u": row.unit, "k": kind, "l": lo} for kind, lo in changes if (kind, lo) in old]
+        inserted += [new[key] for key in changes if key in new]
         if before.failures != after.failures:
             _write_failures(connection, job, row.unit, before.failures, after.failures)
-    if gone:
-        connection.execute(_DELETE_RANGE, gone)
-    if come:
-        connection.execute(insert(RANGES), come)
+    if deleted:
+        connection.execute(_DELETE_RANGE, deleted)
+    if inserted:
+        connection.execute(insert(RANGES), inserted)
     return changed
 
 
 def register_units(connection: Connection, job: str, keys: Sequence[str], start: int, now: int) -> tuple[int, int, int]:
-    """Make the units of a job exactly these; return how many are new, came back, and were retired.
+    """Set the units of a job; return how many are new, were reactivated, and were retired.
 
-    What is known of a retired unit stays, and counts again when it comes back.
+    The coverage of a retired unit is kept and is valid again when the unit is reactivated.
     """
     rows = connection.execute(select(UNITS).where(UNITS.c.job == job)).all()
     by_key = {row.unit_key: row for row in rows}
@@ -92,35 +92,40 @@ def register_units(connection: Connection, job: str, keys: Sequence[str], start:
         connection.execute(
             insert(UNITS),
             [
-                {"job": job, "unit": number + place, "unit_key": key, "known_from": start, "retired_at": None}
-                for place, key in enumerate(new, 1)
+                {"job": job, "unit": number + offset, "unit_key": key, "known_from": start, "retired_at": None}
+                for offset, key in enumerate(new, 1)
             ],
         )
     listed = set(keys)
-    back = [row.unit for row in rows if row.retired_at is not None and row.unit_key in listed]
-    gone = [row.unit for row in rows if row.retired_at is None and row.unit_key not in listed]
+    reactivated = [row.unit for row in rows if row.retired_at is not None and row.unit_key in listed]
+    retired = [row.unit for row in rows if row.retired_at is None and row.unit_key not in listed]
     earlier = [
         row.unit for row in rows if row.unit_key in listed and (row.known_from is None or row.known_from > start)
     ]
-    for units, values in ((back, {"retired_at": None}), (gone, {"retired_at": now}), (earlier, {"known_from": start})):
-        for some in _chunks(units):
-            connection.execute(update(UNITS).where(UNITS.c.job == job, UNITS.c.unit.in_(some)).values(**values))
-    return len(new), len(back), len(gone)
+    updates: tuple[tuple[list[int], dict[str, Any]], ...] = (
+        (reactivated, {"retired_at": None}),
+        (retired, {"retired_at": now}),
+        (earlier, {"known_from": start}),
+    )
+    for units, values in updates:
+        for chunk in _chunks(units):
+            connection.execute(update(UNITS).where(UNITS.c.job == job, UNITS.c.unit.in_(chunk)).values(**values))
+    return len(new), len(reactivated), len(retired)
 
 
 def unit_numbers(connection: Connection, job: str, keys: Collection[str]) -> dict[str, int]:
-    """Return the numbers under which units are kept."""
-    found: dict[str, int] = {}
-    for some in _chunks(sorted(keys)):
+    """Return the stored number of each unit by its key."""
+    numbers: dict[str, int] = {}
+    for chunk in _chunks(sorted(keys)):
         rows = connection.execute(
-            select(UNITS.c.unit_key, UNITS.c.unit).where(UNITS.c.job == job, UNITS.c.unit_key.in_(some))
+            select(UNITS.c.unit_key, UNITS.c.unit).where(UNITS.c.job == job, UNITS.c.unit_key.in_(chunk))
         )
-        found.update((row.unit_key, row.unit) for row in rows)
-    return found
+        numbers.update((row.unit_key, row.unit) for row in rows)
+    return numbers
 
 
-def _chunks(some: Sequence[Any]) -> Iterable[Sequence[Any]]:
-    return (some[start : start + _CHUNK] for start in range(0, len(some), _CHUNK))
+def _chunks(items: Sequence[Any]) -> Iterable[Sequence[Any]]:
+    return (items[start : start + _MAX_KEYS] for start in range(0, len(items), _MAX_KEYS))
 
 
 def _load_ranges(connection: Connection, job: str, units: Collection[int] | None) -> dict[int, dict[str, list[Any]]]:
@@ -129,28 +134,28 @@ def _load_ranges(connection: Connection, job: str, units: Collection[int] | None
     if units is not None:
         ranges = ranges.where(RANGES.c.unit.in_(units))
         failures = failures.where(FAILURES.c.unit.in_(units))
-    found: dict[int, dict[str, list[Any]]] = {}
+    by_unit: dict[int, dict[str, list[Any]]] = {}
     for unit, kind, lo, hi, at in connection.execute(ranges.order_by(RANGES.c.unit, RANGES.c.kind, RANGES.c.lo)):
-        one = Success(Range(lo, hi), at) if kind == "fresh" else Range(lo, hi)
-        found.setdefault(unit, {}).setdefault(kind, []).append(one)
+        value = Success(Range(lo, hi), at) if kind == "fresh" else Range(lo, hi)
+        by_unit.setdefault(unit, {}).setdefault(kind, []).append(value)
     for row in connection.execute(failures.order_by(FAILURES.c.unit, FAILURES.c.lo)):
         failure = Failure(Range(row.lo, row.hi), row.attempts, row.at, row.error)
-        found.setdefault(row.unit, {}).setdefault("failures", []).append(failure)
-    return found
+        by_unit.setdefault(row.unit, {}).setdefault("failures", []).append(failure)
+    return by_unit
 
 
-def _coverage(parts: dict[str, list[Any]], known_from: int | None) -> UnitCoverage:
-    return UnitCoverage(**{kind: tuple(some) for kind, some in parts.items()}, known_from=known_from)
+def _to_coverage(by_kind: dict[str, list[Any]], known_from: int | None) -> UnitCoverage:
+    return UnitCoverage(**{kind: tuple(values) for kind, values in by_kind.items()}, known_from=known_from)
 
 
-def _range_rows(job: str, unit: int, known: UnitCoverage) -> dict[tuple[str, int], dict[str, Any]]:
+def _range_rows(job: str, unit: int, coverage: UnitCoverage) -> dict[tuple[str, int], dict[str, Any]]:
     row = {"job": job, "unit": unit}
     rows = {
-        (kind, one.lo): {**row, "kind": kind, "lo": one.lo, "hi": one.hi, "at": 0}
+        (kind, lo): {**row, "kind": kind, "lo": lo, "hi": hi, "at": 0}
         for kind in ("covered", "backfilled", "wanted")
-        for one in getattr(known, kind)
+        for lo, hi in getattr(coverage, kind)
     }
-    for success in known.fresh:
+    for success in coverage.fresh:
         lo, hi = success.range
         rows["fresh", lo] = {**row, "kind": "fresh", "lo": lo, "hi": hi, "at": success.at}
     return rows
@@ -159,15 +164,24 @@ def _range_rows(job: str, unit: int, known: UnitCoverage) -> dict[tuple[str, int
 def _write_failures(
     connection: Connection, job: str, unit: int, before: Sequence[Failure], after: Sequence[Failure]
 ) -> None:
-    gone, come = [one for one in before if one not in after], [one for one in after if one not in before]
-    if gone:
-        connection.execute(_DELETE_FAILURE, [{"j": job, "u": unit, "l": one.range.lo} for one in gone])
-    if come:
+    deleted = [failure for failure in before if failure not in after]
+    inserted = [failure for failure in after if failure not in before]
+    if deleted:
+        connection.execute(_DELETE_FAILURE, [{"j": job, "u": unit, "l": failure.range.lo} for failure in deleted])
+    if inserted:
         rows = [
-            {"lo": one.range.lo, "hi": one.range.hi, "attempts": one.attempts, "at": one.at, "error": one.error}
-            for one in come
+            {
+                "job": job,
+                "unit": unit,
+                "lo": failure.range.lo,
+                "hi": failure.range.hi,
+                "attempts": failure.attempts,
+                "at": failure.at,
+                "error": failure.error,
+            }
+            for failure in inserted
         ]
-        connection.execute(insert(FAILURES), [{"job": job, "unit": unit, **row} for row in rows])
+        connection.execute(insert(FAILURES), rows)
 
 
 _ADD_LATENESS: Final = text(
@@ -177,14 +191,14 @@ _ADD_LATENESS: Final = text(
 
 
 def add_lateness(connection: Connection, job: str, lateness: Mapping[int, int]) -> None:
-    """Count rows that were found so many calendar days after their own."""
-    # In one order, or two who count at the same time could wait for each other.
+    """Add to the counts of rows by how many calendar days after their own day they were found."""
+    # Update rows in order of days to avoid deadlocks.
     for days in sorted(lateness):
         rows = check_number("number of late rows", lateness[days])
         connection.execute(_ADD_LATENESS, {"job": job, "days": check_number("days of lateness", days), "rows": rows})
 
 
 def load_lateness(connection: Connection, job: str) -> dict[int, int]:
-    """Return how many rows were found how many days late."""
+    """Return the counts of rows by how many calendar days late they were found."""
     rows = connection.execute(select(LATENESS).where(LATENESS.c.job == job).order_by(LATENESS.c.days))
     return {row.days: row.row_count for row in rows}

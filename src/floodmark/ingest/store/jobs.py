@@ -1,4 +1,4 @@
-"""Jobs, runs, attempts and events as rows of tables; and the lease without which none of them is changed."""
+"""Stores jobs, runs, attempts and events; and the lease of a job, which every change of them requires."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ from floodmark.ingest.store.tables import ATTEMPTS, EVENTS, JOBS, RUNS, UNITS
 
 @dataclass(frozen=True, slots=True)
 class JobInfo:
-    """A job that a home knows. `definition` says what decided about its plans when it was last registered."""
+    """A registered job. `definition` has the settings that affected its plans when it was last registered."""
 
     name: str
     definition: Mapping[str, Any]
@@ -32,7 +32,7 @@ class JobInfo:
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    """A run of a job. One that is lost was overtaken, because it did not renew its lease in time."""
+    """A run of a job. A run in the state lost did not renew its lease in time and was replaced."""
 
     job: str
     run: int
@@ -40,7 +40,7 @@ class RunInfo:
     token: int
     state: str
     planned_at: int
-    """The moment that its plan was made for."""
+    """The time that its plan was made for."""
     plan: Mapping[str, Any]
     """A summary: reach, totals, cells, the keys of the units, the definition of the job."""
     started_at: int
@@ -52,14 +52,14 @@ class RunInfo:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What a run has recorded of one range."""
+    """The recorded outcome of one range in one run."""
 
     run: int
     unit: Unit
     range: Range
     reason: str
     state: str
-    """succeeded, failed, or adopted: found to have been landed by an earlier run."""
+    """succeeded, failed, or adopted: landed before its outcome was recorded."""
     rows: int | None
     took: int | None
     """Microseconds."""
@@ -69,7 +69,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class JobEvent:
-    """Something that a person, or a changed job, has done to what is known. Never deleted."""
+    """A manual change of a job, or a change of its definition. Events are never deleted."""
 
     job: str
     event: int
@@ -82,16 +82,16 @@ class JobEvent:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """How far a job has come."""
+    """The progress of a job."""
 
     job: str
     now: int
     plan: Plan
-    """What would be read now."""
+    """What a run would read now."""
     complete_through: int | None
-    """Up to when everything was read, of every unit."""
+    """The time before which every unit was read without gaps."""
     largest_end: int | None
-    """The largest end of all that was read: DIL's high watermark, which says nothing of holes."""
+    """The largest end of all ranges read: DIL's high watermark, which ignores gaps."""
     units: int
     running: RunInfo | None
     last: RunInfo | None
@@ -100,7 +100,7 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class TypicalCell:
-    """What a cell has taken on average, in the newest runs. Good for an estimate."""
+    """The average rows and duration of a cell in the newest runs, for estimates."""
 
     cells: int
     rows: float | None
@@ -109,13 +109,13 @@ class TypicalCell:
 
 
 KEPT_RUNS: Final = 200
-"""Of how many runs of a job the details are kept."""
+"""How many runs of a job are kept with their attempts."""
 
-_TTL: Final = 60_000_000
+_EXCLUSIVE_TTL: Final = 60_000_000
 
 
 def job_lease_name(job: str) -> str:
-    """Return under which name a job is leased.
+    """Return the name of a job's lease.
 
     >>> job_lease_name("orders")
     'ingest/orders'
@@ -124,23 +124,24 @@ def job_lease_name(job: str) -> str:
 
 
 def current_job_lease(leases: Leases, job: str) -> Lease | None:
-    """Return the lease of a job, if somebody has it."""
+    """Return the lease of a job if it is held."""
     name = job_lease_name(job)
-    return next((one for one in leases.held(name) if one.name == name), None)
+    return next((lease for lease in leases.held(name) if lease.name == name), None)
 
 
 def take_job_lease(leases: Leases, job: str, owner: str, ttl: int) -> Lease:
-    """Take the lease of a job, or say who has it."""
-    # Two that call themselves alike are still two.
+    """Acquire the lease of a job, or raise `JobRunning` with its owner."""
+    # A random suffix distinguishes two processes with the same owner name.
     lease = leases.acquire(job_lease_name(job), f"{owner}/{uuid4().hex[:8]}", ttl)
     if lease is not None:
         return lease
     holder = current_job_lease(leases, job)
-    who, left = ("somebody else", ttl) if holder is None else (holder.owner, holder.ttl)
+    owner, holder_ttl = ("another process", ttl) if holder is None else (holder.owner, holder.ttl)
     raise JobRunning(
-        f"The job {job!r} is being run or changed by {who}.",
-        rule="A job is run, edited or changed by one at a time.",
-        remedy=f"Wait for its end. If it has died, its place is free {left // 1_000_000} s after it was last heard.",
+        f"The job {job!r} is being run or changed by {owner}.",
+        rule="Only one process at a time may run or change a job.",
+        remedy="Wait until it ends. If it has crashed, its lease expires "
+        f"{holder_ttl // 1_000_000} s after its last heartbeat.",
         job=job,
         owner=None if holder is None else holder.owner,
         expires_at=None if holder is None else holder.expires_at,
@@ -149,9 +150,9 @@ def take_job_lease(leases: Leases, job: str, owner: str, ttl: int) -> Lease:
 
 @contextmanager
 def exclusive_job_lease(home: Home, job: str, actor: str) -> Iterator[Connection]:
-    """Give a connection that writes to somebody who has the job's lease until the end."""
+    """Hold the lease of a job and yield the connection of a write transaction."""
     leases = Leases(home)
-    lease = take_job_lease(leases, job, actor, _TTL)
+    lease = take_job_lease(leases, job, actor, _EXCLUSIVE_TTL)
     try:
         with home.write() as connection:
             Leases.check(connection, lease)
@@ -162,63 +163,63 @@ def exclusive_job_lease(home: Home, job: str, actor: str) -> Iterator[Connection
 
 
 def mark_overtaken_runs(connection: Connection, job: str, lease: Lease, now: int) -> None:
-    """Say of runs that were going on under an older lease that they are lost."""
-    lost = (RUNS.c.job == job) & (RUNS.c.state == "running") & (RUNS.c.token < lease.token)
-    runs = connection.execute(select(RUNS.c.run, RUNS.c.owner).where(lost)).all()
+    """Set runs that were started under an older lease to the state lost, and record an event."""
+    overtaken = (RUNS.c.job == job) & (RUNS.c.state == "running") & (RUNS.c.token < lease.token)
+    runs = connection.execute(select(RUNS.c.run, RUNS.c.owner).where(overtaken)).all()
     if runs:
-        connection.execute(update(RUNS).where(lost).values(state="lost", ended_at=now))
+        connection.execute(update(RUNS).where(overtaken).values(state="lost", ended_at=now))
         details = {"runs": [[row.run, row.owner] for row in runs]}
         add_event(connection, job, "taken over", lease.owner, details, now)
 
 
 def register_job(connection: Connection, job: Job, *, now: int, actor: str) -> None:
-    """Make a job and its units known as they are now; write down what has changed."""
+    """Insert or update a job and its units, and record changes as events."""
     definition = job.described()
     text = to_json(definition, "definition")
     values = {"name": job.name, "definition": text, "created_at": now, "updated_at": now}
-    # The lease keeps others from making the same job meanwhile.
+    # The lease prevents a concurrent insert of the same job.
     if connection.execute(select(JOBS.c.name).where(JOBS.c.name == job.name)).one_or_none() is None:
         connection.execute(insert(JOBS).values(values))
         add_event(connection, job.name, "registered", actor, {"new": definition}, now)
     else:
-        known = load_job_info(connection, job.name, lock=True).definition
-        changed = [name for name in definition if known.get(name) != definition[name]]
+        previous = load_job_info(connection, job.name, lock=True).definition
+        changed = [name for name in definition if previous.get(name) != definition[name]]
         if changed:
-            old, new = ({name: one.get(name) for name in changed} for one in (known, definition))
+            old, new = ({name: values.get(name) for name in changed} for values in (previous, definition))
             connection.execute(update(JOBS).where(JOBS.c.name == job.name).values(definition=text, updated_at=now))
             add_event(connection, job.name, "changed", actor, {"old": old, "new": new}, now)
     if job.units is None or job.units.units is not None:
         keys = [unit.key for unit in job.listed_units]
-        new_units, back, gone = register_units(connection, job.name, keys, job.reach(now).lo, now)
-        if back or gone:
-            details = {"new": new_units, "back": back, "retired": gone}
+        new_units, reactivated, retired = register_units(connection, job.name, keys, job.reach(now).lo, now)
+        if reactivated or retired:
+            details = {"new": new_units, "back": reactivated, "retired": retired}
             add_event(connection, job.name, "units changed", actor, details, now)
 
 
-def add_run(connection: Connection, job: Job, found: Plan, lease: Lease, now: int) -> int:
-    """Write down that a run begins, with its plan; give up the details of old ones. Return its number."""
+def add_run(connection: Connection, job: Job, plan: Plan, lease: Lease, now: int) -> int:
+    """Insert a run with a summary of its plan, delete the oldest runs, and return the number of the new run."""
     last = connection.execute(select(func.max(RUNS.c.run)).where(RUNS.c.job == job.name)).scalar()
     number = int(last or 0) + 1
     summary: dict[str, Any] = {
-        "reach": list(found.reach),
-        "totals": dict(found.totals),
-        "cells": found.cells,
+        "reach": list(plan.reach),
+        "totals": dict(plan.totals),
+        "cells": plan.cells,
         "units": [unit.key for unit in job.listed_units],
         "definition": job.described(),
     }
     values = {"job": job.name, "run": number, "owner": lease.owner, "token": lease.token, "state": "running"}
     text = to_json(summary, "plan")
-    connection.execute(insert(RUNS).values(**values, planned_at=found.now, plan=text, started_at=now))
+    connection.execute(insert(RUNS).values(**values, planned_at=plan.now, plan=text, started_at=now))
     for table in (ATTEMPTS, RUNS):
         connection.execute(delete(table).where(table.c.job == job.name, table.c.run <= number - KEPT_RUNS))
     return number
 
 
 _IS_FAILED: Final = ATTEMPTS.c.state == "failed"
-_COUNTS: Final = (
+_ATTEMPT_COUNTS: Final = (
     select(
         ATTEMPTS.c.run,
-        func.count().label("many"),
+        func.count().label("total"),
         func.sum(case((_IS_FAILED, 1), else_=0)).label("failed"),
         func.sum(func.coalesce(ATTEMPTS.c.row_count, 0)).label("row_count"),
     )
@@ -228,42 +229,42 @@ _COUNTS: Final = (
 
 
 def load_job_info(connection: Connection, name: str, *, lock: bool = False) -> JobInfo:
-    """Return a job, or say what else there is."""
-    wanted = select(JOBS).where(JOBS.c.name == name)
-    row = connection.execute(wanted.with_for_update() if lock else wanted).one_or_none()
+    """Return a job, or raise `UnknownJob`."""
+    query = select(JOBS).where(JOBS.c.name == name)
+    row = connection.execute(query.with_for_update() if lock else query).one_or_none()
     if row is None:
-        known = connection.execute(select(JOBS.c.name)).scalars().all()
+        names = connection.execute(select(JOBS.c.name)).scalars().all()
         raise UnknownJob(
             f"There is no job {name!r}.",
-            rule="A job is known once it was registered, or run.",
-            remedy=did_you_mean(str(name), known, otherwise="Name another home, or run it."),
+            rule="A home knows a job after its first run, backfill or registration.",
+            remedy=did_you_mean(str(name), names, otherwise="Run the job first, or use the home in which it runs."),
             job=name,
         )
     return JobInfo(row.name, from_json(row.definition), row.created_at, row.updated_at)
 
 
 def load_runs(connection: Connection, job: str, limit: int | None = None) -> tuple[RunInfo, ...]:
-    """Return the runs of a job, the newest first, with what each has recorded."""
+    """Return the runs of a job with the counts of their attempts, the newest first."""
     rows = connection.execute(select(RUNS).where(RUNS.c.job == job).order_by(RUNS.c.run.desc()).limit(limit)).all()
     if not rows:
         return ()
-    counted = _COUNTS.where(ATTEMPTS.c.job == job, ATTEMPTS.c.run >= rows[-1].run)
-    counts = {row.run: row for row in connection.execute(counted)}
+    query = _ATTEMPT_COUNTS.where(ATTEMPTS.c.job == job, ATTEMPTS.c.run >= rows[-1].run)
+    counts = {row.run: row for row in connection.execute(query)}
     return tuple(_run_info(row, counts.get(row.run)) for row in rows)
 
 
 def load_attempts(connection: Connection, job: str, run: int) -> tuple[Attempt, ...]:
-    """Return what a run has recorded, in the order of units and time."""
+    """Return the attempts of a run, ordered by unit and time."""
     if connection.execute(select(RUNS.c.run).where(RUNS.c.job == job, RUNS.c.run == run)).one_or_none() is None:
         raise UnknownRun(
             f"The job {job!r} has no run {run}.",
-            rule="Of older runs nothing is kept but what they have read.",
-            remedy="Look at the history for the runs that are known.",
+            rule=f"The newest {KEPT_RUNS} runs of a job are kept; of older ones only the coverage.",
+            remedy=f"`floodmark ingest history {job}` lists the runs.",
             job=job,
             run=run,
         )
     units = and_(UNITS.c.job == ATTEMPTS.c.job, UNITS.c.unit == ATTEMPTS.c.unit)
-    wanted = select(ATTEMPTS, UNITS.c.unit_key).join(UNITS, units).where(ATTEMPTS.c.job == job, ATTEMPTS.c.run == run)
+    query = select(ATTEMPTS, UNITS.c.unit_key).join(UNITS, units).where(ATTEMPTS.c.job == job, ATTEMPTS.c.run == run)
     return tuple(
         Attempt(
             run=row.run,
@@ -276,33 +277,33 @@ def load_attempts(connection: Connection, job: str, run: int) -> tuple[Attempt, 
             error=row.error,
             at=row.at,
         )
-        for row in connection.execute(wanted.order_by(ATTEMPTS.c.unit, ATTEMPTS.c.lo))
+        for row in connection.execute(query.order_by(ATTEMPTS.c.unit, ATTEMPTS.c.lo))
     )
 
 
 def load_typical(connection: Connection, job: str) -> TypicalCell:
-    """Return what a cell took on average in the runs whose details are kept."""
+    """Return the average rows and duration of a cell in the kept runs."""
     is_done = ATTEMPTS.c.state == "succeeded"
     row = connection.execute(
         select(func.count(), func.avg(ATTEMPTS.c.row_count), func.avg(ATTEMPTS.c.took)).where(
             ATTEMPTS.c.job == job, is_done
         )
     ).one()
-    many, rows, took = row
-    return TypicalCell(many, None if rows is None else float(rows), None if took is None else float(took))
+    cells, rows, took = row
+    return TypicalCell(cells, None if rows is None else float(rows), None if took is None else float(took))
 
 
 def load_events(connection: Connection, job: str, limit: int | None = None) -> tuple[JobEvent, ...]:
-    """Return what was done to a job, the newest first."""
-    wanted = select(EVENTS).where(EVENTS.c.job == job).order_by(EVENTS.c.event.desc()).limit(limit)
+    """Return the events of a job, the newest first."""
+    query = select(EVENTS).where(EVENTS.c.job == job).order_by(EVENTS.c.event.desc()).limit(limit)
     return tuple(
         JobEvent(row.job, row.event, row.kind, row.actor, from_json(row.details), row.at)
-        for row in connection.execute(wanted)
+        for row in connection.execute(query)
     )
 
 
 def add_event(connection: Connection, job: str, kind: str, actor: str, details: JsonValue, now: int) -> JobEvent:
-    """Write down what was done; the job's lease keeps others from doing so at the same time."""
+    """Insert an event; the caller holds the job's lease, so its number is unique."""
     last = connection.execute(select(func.max(EVENTS.c.event)).where(EVENTS.c.job == job)).scalar()
     event = JobEvent(job, (last or 0) + 1, kind, actor, details, now)
     values = {"job": job, "event": event.event, "kind": kind, "actor": actor, "at": now}
@@ -311,7 +312,7 @@ def add_event(connection: Connection, job: str, kind: str, actor: str, details: 
 
 
 def _run_info(row: Row[Any], counts: Row[Any] | None) -> RunInfo:
-    many, failed, rows = (0, 0, 0) if counts is None else (counts.many, int(counts.failed), int(counts.row_count))
+    total, failed, rows = (0, 0, 0) if counts is None else (counts.total, int(counts.failed), int(counts.row_count))
     return RunInfo(
         job=row.job,
         run=row.run,
@@ -322,7 +323,7 @@ def _run_info(row: Row[Any], counts: Row[Any] | None) -> RunInfo:
         plan=from_json(row.plan),
         started_at=row.started_at,
         ended_at=row.ended_at,
-        succeeded=many - failed,
+        succeeded=total - failed,
         failed=failed,
         rows=rows,
     )

@@ -1,4 +1,4 @@
-"""The tables of ingestion. How they came to be is in the migrations of the home; a test compares the two."""
+"""The tables of ingestion. The migrations of the home create them; a test compares the two."""
 
 from typing import Final
 
@@ -37,7 +37,7 @@ UNITS: Final = Table(
     _number("known_from", nullable=True),
     _number("retired_at", nullable=True),
 )
-"""Whoever changes what is known of a unit locks its row first."""
+"""A transaction that changes the coverage of a unit locks the unit's row first."""
 
 RANGES: Final = Table(
     "ingest_range",
@@ -49,7 +49,7 @@ RANGES: Final = Table(
     _number("hi"),
     _number("at"),
 )
-"""Of each kind (covered, backfilled, wanted, fresh), the fewest ranges that say it; `at` counts for fresh ones."""
+"""The merged ranges of a unit's coverage by kind (covered, backfilled, wanted, fresh); only fresh ones use `at`."""
 
 FAILURES: Final = Table(
     "ingest_failure",
@@ -92,7 +92,7 @@ ATTEMPTS: Final = Table(
     _text("error"),
     _number("at"),
 )
-"""The details of the newest runs. Coverage does not depend on them."""
+"""The attempts of the newest runs. Coverage does not depend on them."""
 
 EVENTS: Final = Table(
     "ingest_event",

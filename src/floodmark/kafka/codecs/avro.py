@@ -1,9 +1,9 @@
 """Avro: schemas as a tree of types, the binary encoding, and values as Arrow columns.
 
-The bytes are read here and not by a library: a record comes from an untrusted producer, and must neither end the
-process nor be accepted when an index in it is negative or a length leads past its end. Numbers behind logical types
-stay numbers, so that every moment that Arrow can hold comes through. A reader that runs past the end raises IndexError
-or struct.error; `AvroDecoder` turns that into a bad value with a reason.
+The bytes are decoded here and not by a library: values come from untrusted producers, and must neither crash the
+process nor be accepted with a negative index or a length past the end. Logical timestamps stay integers, so that
+every timestamp that Arrow can hold is decoded. A reader that runs past the end raises IndexError or struct.error;
+`AvroDecoder` turns that into a bad value with a reason.
 """
 
 import json
@@ -31,12 +31,12 @@ from floodmark.kafka.codecs.values import (
     rows_to_batch,
 )
 
-MOMENTS: Final = {
-    f"{where}timestamp-{name}": (per_second, not where)
-    for where in ("", "local-")
+TIMESTAMPS: Final = {
+    f"{prefix}timestamp-{name}": (per_second, not prefix)
+    for prefix in ("", "local-")
     for name, per_second in (("millis", 10**3), ("micros", 10**6), ("nanos", 10**9))
 }
-"""For each logical type of a moment its units in a second, and whether it is one in UTC."""
+"""For each logical timestamp type its units in a second, and whether it is in UTC."""
 
 _ARROW_PRIMITIVES: Final[dict[str, Any]] = {
     "boolean": pa.bool_(),
@@ -55,7 +55,7 @@ _MAX_DIGITS: Final = 38
 
 @dataclass(frozen=True, slots=True)
 class AvroType:
-    """One type of an Avro schema with all that it is made of."""
+    """One type of an Avro schema, with the types inside it."""
 
     kind: str
     logical: str | None = None
@@ -64,12 +64,12 @@ class AvroType:
     names: tuple[str, ...] = ()
     """The fields of a record, the symbols of an enum."""
     size: int = 0
-    """The bytes of a fixed."""
+    """The size of a fixed, in bytes."""
     precision: int = 0
     scale: int = 0
 
     def __str__(self) -> str:
-        """Return it as a person would write it.
+        """Return the type as readable text.
 
         >>> str(parse_avro({"type": "record", "name": "R", "fields": [{"name": "x", "type": ["null", "long"]}]}))
         'record(x: null | long)'
@@ -85,7 +85,7 @@ class AvroType:
 
     @property
     def least_bytes(self) -> int:
-        """How many bytes a value has at least."""
+        """The minimum number of bytes of a value."""
         if self.kind == "record":
             return sum(field.least_bytes for field in self.inside)
         if self.kind == "fixed":
@@ -93,7 +93,7 @@ class AvroType:
         return 0 if self.kind == "null" else 1
 
     def without_null(self) -> tuple["AvroType", bool]:
-        """Return the type that values have when they are not null, and whether they may be null."""
+        """Return the type of non-null values, and whether values may be null."""
         if self.kind != "union":
             return self, self.kind == "null"
         others = [branch for branch in self.inside if branch.kind != "null"]
@@ -107,7 +107,7 @@ class AvroType:
 
 
 def parse_avro(schema: str | Mapping[str, Any]) -> AvroType:
-    """Return the type of a record that an Avro schema describes, or refuse it.
+    """Return the record type of an Avro schema, or raise an error if it is not valid or no record.
 
     >>> parse_avro('{"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}]}').names
     ('id',)
@@ -121,18 +121,18 @@ def parse_avro(schema: str | Mapping[str, Any]) -> AvroType:
     except (SchemaParseException, UnknownType, ValueError, KeyError, TypeError, AttributeError) as error:
         raise SchemaInvalid(
             f"The Avro schema cannot be read: {type(error).__name__}: {error}.",
-            rule="It is a schema as the Avro specification defines it, in JSON.",
+            rule="An Avro schema is JSON as the Avro specification defines it.",
             remedy='Write for example {"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}]}.',
             schema=str(schema)[:200],
         ) from error
-    made = _avro_type(parsed, named, ())
-    if made.kind != "record":
-        raise schema_mismatch(f"The Avro schema is of the type {made}.", "A value has columns, so it is a record.")
-    return made
+    avro = _avro_type(parsed, named, ())
+    if avro.kind != "record":
+        raise schema_mismatch(f"The Avro schema is of the type {avro}.", "A value has columns, so it must be a record.")
+    return avro
 
 
 def schema_of_avro(schema: str | Mapping[str, Any]) -> Any:
-    """Return the Arrow schema that holds every value of an Avro schema.
+    """Return an Arrow schema that can hold every value of an Avro schema.
 
     >>> print(
     ...     schema_of_avro('''{"type": "record", "name": "R", "fields": [
@@ -149,47 +149,47 @@ def schema_of_avro(schema: str | Mapping[str, Any]) -> Any:
 
 
 def schema_mismatch(fact: str, rule: str, **fields: object) -> SchemaMismatch:
-    """Return the error about an Avro schema that cannot be had as columns."""
+    """Return the error for an Avro schema that does not fit the columns."""
     return SchemaMismatch(
         fact,
         rule=rule,
-        remedy="Change the columns, or take only those that fit; `schema_of_avro` shows them.",
+        remedy="Change the columns, or select only those that fit; `schema_of_avro` returns columns that do.",
         **fields,
     )
 
 
-def _avro_type(found: Any, named: Mapping[str, Any], around: tuple[str, ...]) -> AvroType:
-    if isinstance(found, list):
-        return AvroType("union", inside=tuple(_avro_type(branch, named, around) for branch in found))
-    if isinstance(found, str):
-        if found not in named:
-            return AvroType(found)
-        found = named[found]
-    kind = found["type"]
-    if not isinstance(kind, str) or kind in named:  # a type inside a type of its own: {"type": {"type": "long"}}
-        return _avro_type(kind, named, around)
+def _avro_type(node: Any, named: Mapping[str, Any], enclosing: tuple[str, ...]) -> AvroType:
+    if isinstance(node, list):
+        return AvroType("union", inside=tuple(_avro_type(branch, named, enclosing) for branch in node))
+    if isinstance(node, str):
+        if node not in named:
+            return AvroType(node)
+        node = named[node]
+    kind = node["type"]
+    if not isinstance(kind, str) or kind in named:  # a nested type: {"type": {"type": "long"}}
+        return _avro_type(kind, named, enclosing)
     if kind == "record" or kind == "error":
-        return _record_type(found, named, around)
+        return _record_type(node, named, enclosing)
     if kind == "array" or kind == "map":
-        inside = _avro_type(found["items" if kind == "array" else "values"], named, around)
+        inside = _avro_type(node["items" if kind == "array" else "values"], named, enclosing)
         if kind == "array" and inside.least_bytes == 0:
             raise schema_mismatch(
-                f"An array has items of the type {inside}, of no bytes.", "Each item has a byte at least."
+                f"An array has items of the type {inside}, of no bytes.", "Each item must have at least one byte."
             )
         return AvroType(kind, inside=(inside,))
-    size = found.get("size", 0)
-    logical, precision, scale = found.get("logicalType"), found.get("precision", 0), found.get("scale", 0)
+    size = node.get("size", 0)
+    logical, precision, scale = node.get("logicalType"), node.get("precision", 0), node.get("scale", 0)
     if logical == "decimal" and not 0 <= scale <= precision:
         logical = None
-    return AvroType(kind, logical, (), tuple(found.get("symbols", ())), size, precision, scale)
+    return AvroType(kind, logical, (), tuple(node.get("symbols", ())), size, precision, scale)
 
 
-def _record_type(found: Mapping[str, Any], named: Mapping[str, Any], around: tuple[str, ...]) -> AvroType:
-    name = found["name"]
-    if name in around:
-        raise schema_mismatch(f"The record {name!r} contains itself.", "A type of Arrow has an end.", avro_type=name)
-    fields = found["fields"]
-    inside = tuple(_avro_type(field["type"], named, (*around, name)) for field in fields)
+def _record_type(node: Mapping[str, Any], named: Mapping[str, Any], enclosing: tuple[str, ...]) -> AvroType:
+    name = node["name"]
+    if name in enclosing:
+        raise schema_mismatch(f"The record {name!r} contains itself.", "Arrow has no recursive types.", avro_type=name)
+    fields = node["fields"]
+    inside = tuple(_avro_type(field["type"], named, (*enclosing, name)) for field in fields)
     return AvroType("record", inside=inside, names=tuple(field["name"] for field in fields))
 
 
@@ -199,9 +199,9 @@ def _arrow_field(name: str, avro: AvroType, path: str) -> Any:
 
 
 def _arrow_type(avro: AvroType, path: str) -> Any:
-    """Return the Arrow type for values of an Avro type that are not null."""
-    if avro.logical in MOMENTS and avro.kind == "long":
-        per_second, has_zone = MOMENTS[avro.logical]
+    """Return the Arrow type for non-null values of an Avro type."""
+    if avro.logical in TIMESTAMPS and avro.kind == "long":
+        per_second, has_zone = TIMESTAMPS[avro.logical]
         return pa.timestamp("ms" if per_second == 10**3 else "us", "UTC" if has_zone else None)
     if avro.logical == "date" and avro.kind == "int":
         return pa.date32()
@@ -218,21 +218,21 @@ def _arrow_type(avro: AvroType, path: str) -> Any:
         return pa.struct([_arrow_field(name, inside, f"{path}.{name}") for name, inside in fields])
     raise schema_mismatch(
         f"The field {path!r} has the Avro type {avro}.",
-        "A column has one type that Spark has too.",
+        "A column needs a type that Spark also has.",
         column=path,
         avro_type=str(avro),
     )
 
 
 AvroReader = Callable[[bytes, int], tuple[Any, int]]
-"""Takes the bytes and a place in them, gives the value that begins there and the place after it."""
+"""Takes the bytes and a start index, and returns the value that begins there and the index after it."""
 
 _FLOAT: Final = struct.Struct("<f")
 _DOUBLE: Final = struct.Struct("<d")
 
 
 def bytes_reader(avro: AvroType) -> AvroReader:
-    """Return the function that reads values of a type.
+    """Return a function that reads values of a type.
 
     >>> bytes_reader(AvroType("string"))(bytes([4]) + b"hi", 0)
     ('hi', 3)
@@ -259,7 +259,7 @@ def read_null(data: bytes, at: int) -> tuple[None, int]:
 
 
 def read_long(data: bytes, at: int) -> tuple[int, int]:
-    """Return a number of 64 bits.
+    """Return a zigzag-encoded 64-bit integer.
 
     >>> read_long(bytes([1]), 0), read_long(bytes([0x80, 1]), 0)
     ((-1, 1), (64, 2))
@@ -313,8 +313,8 @@ def _read_bytes(data: bytes, at: int) -> tuple[bytes, int]:
 
 
 def _read_string(data: bytes, at: int) -> tuple[str, int]:
-    found, at = _read_bytes(data, at)
-    return found.decode(), at
+    value, at = _read_bytes(data, at)
+    return value.decode(), at
 
 
 _PRIMITIVE_READERS: Final[dict[str, AvroReader]] = {
@@ -341,42 +341,42 @@ def _fixed_reader(size: int) -> AvroReader:
 
 def _enum_reader(symbols: Sequence[str]) -> AvroReader:
     def read(data: bytes, at: int) -> tuple[str, int]:
-        place, at = read_long(data, at)
-        if not 0 <= place < len(symbols):
-            raise Unfit(f"the value has symbol {place} of an enum of {len(symbols)}")
-        return symbols[place], at
+        index, at = read_long(data, at)
+        if not 0 <= index < len(symbols):
+            raise Unfit(f"the value has symbol {index} of an enum of {len(symbols)}")
+        return symbols[index], at
 
     return read
 
 
 def union_reader(branches: Sequence[AvroReader]) -> AvroReader:
-    """Return the function for a union of what other functions read."""
+    """Return a function that reads a union, given the readers of its branches."""
 
     def read(data: bytes, at: int) -> tuple[Any, int]:
-        place, at = read_long(data, at)
-        if not 0 <= place < len(branches):
-            raise Unfit(f"the value has branch {place} of a union of {len(branches)}")
-        return branches[place](data, at)
+        index, at = read_long(data, at)
+        if not 0 <= index < len(branches):
+            raise Unfit(f"the value has branch {index} of a union of {len(branches)}")
+        return branches[index](data, at)
 
     return read
 
 
 def array_reader(read_item: AvroReader) -> AvroReader:
-    """Return the function for an array of what another function reads."""
+    """Return a function that reads an array, given the reader of its items."""
 
     def read(data: bytes, at: int) -> tuple[list[Any], int]:
-        found: list[Any] = []
+        items: list[Any] = []
         while True:
             count, at = read_long(data, at)
             if count == 0:
-                return found, at
+                return items, at
             end = None
             if count < 0:
                 size, at = read_long(data, at)
                 count, end = -count, at + size
             for _ in range(count):
                 item, at = read_item(data, at)
-                found.append(item)
+                items.append(item)
             if end is not None and at != end:
                 raise Unfit("the value has a block of items with the wrong length")
 
@@ -384,7 +384,7 @@ def array_reader(read_item: AvroReader) -> AvroReader:
 
 
 def map_entry_reader(read_item: AvroReader) -> AvroReader:
-    """Return the function for an entry of a map."""
+    """Return a function that reads an entry of a map, given the reader of its values."""
 
     def read(data: bytes, at: int) -> tuple[tuple[str, Any], int]:
         key, at = _read_string(data, at)
@@ -396,11 +396,11 @@ def map_entry_reader(read_item: AvroReader) -> AvroReader:
 
 def _record_reader(fields: Sequence[AvroReader]) -> AvroReader:
     def read(data: bytes, at: int) -> tuple[list[Any], int]:
-        found: list[Any] = []
+        values: list[Any] = []
         for field in fields:
             value, at = field(data, at)
-            found.append(value)
-        return found, at
+            values.append(value)
+        return values, at
 
     return read
 
@@ -409,10 +409,10 @@ _FRAME_BYTES: Final = 5
 
 
 class AvroDecoder:
-    """Makes rows of Avro records in binary encoding, all written by one schema.
+    """Decodes Avro records in binary encoding, all written with one schema.
 
-    The columns of `schema` are taken by name from the record. With `framed`, each value begins with the five bytes that
-    clients of a schema registry put before it: a zero, and the number of the schema.
+    The columns of `schema` are looked up by name. With `framed`, each value begins with the five bytes that schema
+    registry clients write before it: a zero byte and the schema id.
 
     >>> fields = [{"name": "id", "type": "long"}, {"name": "s", "type": "string"}]
     >>> avro = {"type": "record", "name": "R", "fields": fields}
@@ -421,7 +421,7 @@ class AvroDecoder:
     >>> decoded.batch.to_pylist()
     [{'s': 'hi', 'id': 1}, {'s': None, 'id': None}, {'s': None, 'id': None}]
     >>> decoded.bad
-    (BadValue(place=2, reason='the value ends too early, after 4 bytes'),)
+    (BadValue(index=2, reason='the value ends too early, after 4 bytes'),)
     """
 
     def __init__(self, schema: Any, avro_schema: str | Mapping[str, Any], *, framed: bool = False) -> None:
@@ -437,25 +437,25 @@ class AvroDecoder:
 
     @property
     def schema(self) -> Any:
-        """The schema of what `decode` gives: its columns may all be null."""
+        """The schema of decoded rows: all columns are nullable."""
         return result_schema(self._schema)
 
     def decode(self, values: Sequence[bytes | None]) -> Decoded:
-        """Return one row for each value. A value that is None, a tombstone, is a row of nulls and not bad."""
+        """Return one row for each value. A tombstone (None) becomes a row of nulls, and is not bad."""
         rows: list[Sequence[Any] | None] = []
         bad: list[BadValue] = []
-        for place, value in enumerate(values):
+        for index, value in enumerate(values):
             try:
                 rows.append(None if value is None else self._row(value))
             except Unfit as error:
                 rows.append(None)
-                bad.append(BadValue(place, str(error)))
+                bad.append(BadValue(index, str(error)))
         return Decoded(rows_to_batch(rows, self._schema), tuple(bad))
 
     def _row(self, value: bytes) -> list[Any]:
         start = _FRAME_BYTES if self._framed else 0
         if self._framed and (len(value) < start or value[0] != 0):
-            raise Unfit(f"the value does not begin as one with a schema's number does: {value[:start]!r}")
+            raise Unfit(f"the value does not begin with a zero byte and a schema id: {value[:start]!r}")
         try:
             row, end = self._read(value, start)
         except (IndexError, struct.error):
@@ -464,8 +464,8 @@ class AvroDecoder:
             raise Unfit("the value has text that is not UTF-8") from None
         if end != len(value):
             raise Unfit(f"the value ends after {end} bytes, and has {len(value) - end} more")
-        found: list[Any] = row
-        return found
+        values: list[Any] = row
+        return values
 
 
 def _unpickle_decoder(schema: Any, avro_schema: str | Mapping[str, Any], framed: bool) -> AvroDecoder:
@@ -473,7 +473,7 @@ def _unpickle_decoder(schema: Any, avro_schema: str | Mapping[str, Any], framed:
 
 
 def _row_reader(record: AvroType, columns: Sequence[Any], path: str = "") -> AvroReader:
-    """Return the function that gives the columns' values of a record, in their order."""
+    """Return a function that reads the column values of a record, in column order."""
     for column in columns:
         if column.name not in record.names:
             raise schema_mismatch(
@@ -482,19 +482,19 @@ def _row_reader(record: AvroType, columns: Sequence[Any], path: str = "") -> Avr
                 column=path + column.name,
                 avro_type=str(record),
             )
-    places = {column.name: place for place, column in enumerate(columns)}
+    indexes = {column.name: index for index, column in enumerate(columns)}
     reads: list[tuple[AvroReader, int]] = []
     for name, inside in zip(record.names, record.inside, strict=True):
-        place = places.get(name, -1)
-        read = bytes_reader(inside) if place < 0 else _column_reader(inside, columns[place], path + name)
-        reads.append((read, place))
-    # What no column takes goes behind the row, and is cut off.
+        index = indexes.get(name, -1)
+        read = bytes_reader(inside) if index < 0 else _column_reader(inside, columns[index], path + name)
+        reads.append((read, index))
+    # Fields without a column are written to the last element, which is removed.
     width = len(columns)
 
     def read_row(data: bytes, at: int) -> tuple[list[Any], int]:
         row: list[Any] = [None] * (width + 1)
-        for read, place in reads:
-            row[place], at = read(data, at)
+        for read, index in reads:
+            row[index], at = read(data, at)
         row.pop()
         return row, at
 
@@ -502,7 +502,7 @@ def _row_reader(record: AvroType, columns: Sequence[Any], path: str = "") -> Avr
 
 
 def _column_reader(avro: AvroType, field: Any, path: str) -> AvroReader:
-    """Return the function for values of an Avro type that go into an Arrow field, null or not."""
+    """Return a function that reads values of an Avro type into an Arrow field, null or not."""
     plain, _ = avro.without_null()
     if plain.kind == "union" or plain.kind == "null":
         raise _column_mismatch(avro, field, path)
@@ -527,7 +527,7 @@ def _non_null_reader(avro: AvroType, field: Any, path: str) -> AvroReader:
     if convert is not None:
         return _converting_reader(bytes_reader(avro), convert, path)
     if avro.kind == "record" and pa.types.is_struct(kind):
-        fields = [kind.field(place) for place in range(kind.num_fields)]
+        fields = [kind.field(index) for index in range(kind.num_fields)]
         return _struct_reader(_row_reader(avro, fields, f"{path}."), [field.name for field in fields])
     if avro.kind == "array" and is_list(kind):
         return array_reader(_column_reader(avro.inside[0], kind.value_field, f"{path}[]"))
@@ -549,7 +549,7 @@ def _struct_reader(read_row: AvroReader, names: Sequence[str]) -> AvroReader:
 def _column_mismatch(avro: AvroType, field: Any, path: str) -> Exception:
     return schema_mismatch(
         f"The column {path!r} has the Arrow type {field.type}, its field has the Avro type {avro}.",
-        "Every value of the field must be one of the column.",
+        "Every value of the field must fit into the column.",
         column=path,
         arrow_type=str(field.type),
         avro_type=str(avro),
@@ -557,7 +557,7 @@ def _column_mismatch(avro: AvroType, field: Any, path: str) -> Exception:
 
 
 def _is_same_type(avro: AvroType, kind: Any) -> bool:
-    """Return whether each value of an Avro type is one of an Arrow type as it is."""
+    """Return whether values of an Avro type fit an Arrow type without conversion."""
     if avro.kind in ("int", "long"):
         if pa.types.is_date32(kind):
             return avro.kind == "int" and avro.logical == "date"
@@ -572,23 +572,23 @@ def _is_same_type(avro: AvroType, kind: Any) -> bool:
 
 
 def _logical_conversion(avro: AvroType, kind: Any) -> Callable[[Any], Any] | None:
-    """Return the function that makes an Arrow value of the bytes or the number behind a logical type."""
-    if avro.kind == "long" and avro.logical in MOMENTS and pa.types.is_timestamp(kind):
-        per_second, has_zone = MOMENTS[avro.logical]
-        return _moment_conversion(per_second, PER_SECOND[kind.unit]) if has_zone == (kind.tz is not None) else None
+    """Return the function that converts the bytes or number of a logical type to an Arrow value; None if none is."""
+    if avro.kind == "long" and avro.logical in TIMESTAMPS and pa.types.is_timestamp(kind):
+        per_second, has_zone = TIMESTAMPS[avro.logical]
+        return _timestamp_conversion(per_second, PER_SECOND[kind.unit]) if has_zone == (kind.tz is not None) else None
     if avro.kind in ("bytes", "fixed") and avro.logical == "decimal" and pa.types.is_decimal128(kind):
         has_room = kind.precision - kind.scale >= avro.precision - avro.scale
         return _decimal_conversion(avro) if has_room and kind.scale >= avro.scale else None
     return None
 
 
-def _moment_conversion(per_second: int, wanted: int) -> Callable[[int], int]:
+def _timestamp_conversion(per_second: int, column_per_second: int) -> Callable[[int], int]:
     def convert(number: int) -> int:
-        # What is finer than the column is cut off.
-        moment = number * wanted // per_second
-        if not -(2**63) <= moment < 2**63:
+        # Digits finer than the column's unit are cut off.
+        timestamp = number * column_per_second // per_second
+        if not -(2**63) <= timestamp < 2**63:
             raise Unfit(f"is {number}, too far from 1970")
-        return moment
+        return timestamp
 
     return convert
 
@@ -607,9 +607,9 @@ def _decimal_conversion(avro: AvroType) -> Callable[[bytes], Decimal]:
 
 def _converting_reader(read: AvroReader, convert: Callable[[Any], Any], path: str) -> AvroReader:
     def read_converted(data: bytes, at: int) -> tuple[Any, int]:
-        found, end = read(data, at)
+        value, end = read(data, at)
         try:
-            return convert(found), end
+            return convert(value), end
         except Unfit as error:
             raise Unfit(f"{path!r} {error}") from None
 

@@ -1,10 +1,9 @@
-"""JSON values as Arrow columns: many at once where the result is surely the same, else one by one.
+"""JSON values as Arrow columns: in bulk with Arrow's JSON reader where that is safe, else one by one.
 
-`row_reader` has the rules for one value. Arrow's JSON reader is nearly ten times as fast, but accepts some values that
-the rules refuse, and is not safe with every input: a `null` that is not inside an object makes it read memory that is
-not its own. So it gets only text in which each line begins and ends as an object does, and what it is laxer about is
-ruled out before or checked afterwards. When it refuses, the values are halved until those at fault are among few, and
-the rules decide on them.
+`row_reader` has the rules for one value. Arrow's JSON reader is nearly ten times as fast, but it accepts some values
+that the rules refuse, and it is not memory-safe: a `null` outside an object makes it read invalid memory. So it gets
+only text in which each line begins and ends like an object, and whatever it is too lax about is excluded before or
+checked afterwards. If it fails, the values are halved until the bad ones are among few, and the rules decide on those.
 """
 
 import json
@@ -37,12 +36,12 @@ from floodmark.kafka.codecs.values import (
     rows_to_batch,
 )
 
-_FEW: Final = 16  # values for which halving costs more than the rules
+_FEW: Final = 16  # with fewer values the rules are faster than halving
 _MAX_BYTES: Final = 1 << 26  # at once, in one block of Arrow's reader
 _NULL_AFTER_OBJECT: Final = re.compile(rb"\}[ \t\r]*n")
 _LAX_NUMBER: Final = re.compile(rb"-NaN|Inf[ \t\r\n]*[,}\]]")
-# Arrow's reader computes decimals in 128 bits and sees neither when those are not enough nor what an exponent cuts
-# off. With 19 digits on either side and no exponent they are enough.
+# Arrow's reader computes decimals in 128 bits, and misses overflow and digits cut off by an exponent. Neither occurs
+# with at most 19 digits on either side and no exponent.
 _MAX_DIGITS: Final = 19
 _TO_SHAPE: Final = bytes.maketrans(b"123456789E", b"000000000e")
 _LONG_NUMBER: Final = b"0" * (_MAX_DIGITS + 1)
@@ -50,17 +49,17 @@ _EXPONENT: Final = re.compile(rb'[",:\[ \t\r][+-]?[0.]+e[+-]?0+[",}\] \t\r]')
 
 
 class JsonDecoder:
-    """Makes rows of JSON objects, the fields of which are the columns of a schema.
+    """Decodes JSON objects into the columns of a schema.
 
-    A field that the schema does not have is ignored. One that is missing is null, and makes the value bad if its
-    column may not be null. A field that comes twice, or is of another type, makes the value bad.
+    Fields that are not in the schema are ignored. A missing field is null. A value is bad if a field occurs twice, has
+    the wrong type, or is null in a column that is not nullable.
 
     >>> decoder = JsonDecoder(pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC"))]))
     >>> decoded = decoder.decode([b'{"id": 1, "at": "2026-01-01T10:00:00+02:00"}', None, b'{"id": "x"}'])
     >>> decoded.batch.column("id").to_pylist()
     [1, None, None]
     >>> decoded.bad
-    (BadValue(place=2, reason="'id' is 'x', which is no int64"),)
+    (BadValue(index=2, reason="'id' is 'x', which is no int64"),)
     """
 
     def __init__(self, schema: Any) -> None:
@@ -79,29 +78,29 @@ class JsonDecoder:
 
     @property
     def schema(self) -> Any:
-        """The schema of what `decode` gives: its columns may all be null."""
+        """The schema of decoded rows: all columns are nullable."""
         return result_schema(self._schema)
 
     def decode(self, values: Sequence[bytes | None]) -> Decoded:
-        """Return one row for each value. A value that is None, a tombstone, is a row of nulls and not bad."""
-        parts: list[Any] = []
+        """Return one row for each value. A tombstone (None) becomes a row of nulls, and is not bad."""
+        batches: list[Any] = []
         bad: list[BadValue] = []
-        waiting = [(0, len(values))]
-        while waiting:
-            start, end = waiting.pop()
-            part = self._at_once(values[start:end]) if end - start > _FEW else None
-            if part is not None:
-                parts.append(part)
+        pending = [(0, len(values))]
+        while pending:
+            start, end = pending.pop()
+            batch = self._decode_bulk(values[start:end]) if end - start > _FEW else None
+            if batch is not None:
+                batches.append(batch)
             elif self._bulk is not None and end - start > _FEW:
                 middle = (start + end) // 2
-                waiting += [(middle, end), (start, middle)]
+                pending += [(middle, end), (start, middle)]
             else:
-                parts.append(self._one_by_one(values, start, end, bad))
-        batch = parts[0] if len(parts) == 1 else pa.concat_batches(parts)
-        return Decoded(batch, tuple(bad))
+                batches.append(self._one_by_one(values, start, end, bad))
+        result = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+        return Decoded(result, tuple(bad))
 
-    def _at_once(self, values: Sequence[bytes | None]) -> Any:
-        """Return the rows of values if all of them are good beyond doubt, else None."""
+    def _decode_bulk(self, values: Sequence[bytes | None]) -> Any:
+        """Return the rows if all values are certainly good, else None."""
         if self._bulk is None:
             return None
         present = [value for value in values if value is not None]
@@ -110,23 +109,23 @@ class JsonDecoder:
         rows = self._bulk.read(present) if present else rows_to_batch([], self._schema)
         if rows is None:
             return None
-        places = iter(range(len(present)))
-        return rows.take(pa.array([None if value is None else next(places) for value in values], pa.int64()))
+        indexes = iter(range(len(present)))
+        return rows.take(pa.array([None if value is None else next(indexes) for value in values], pa.int64()))
 
     def _one_by_one(self, values: Sequence[bytes | None], start: int, end: int, bad: list[BadValue]) -> Any:
         rows: list[Sequence[Any] | None] = []
-        for place in range(start, end):
-            value = values[place]
+        for index in range(start, end):
+            value = values[index]
             try:
                 rows.append(None if value is None else self._read_row(value))
             except Unfit as error:
                 rows.append(None)
-                bad.append(BadValue(place, str(error)))
+                bad.append(BadValue(index, str(error)))
         return rows_to_batch(rows, self._schema)
 
 
 class _ArrowJsonReader:
-    """Reads many objects by Arrow's reader, or gives None where it might say another thing than the rules."""
+    """Reads many objects with Arrow's reader; returns None where its result might differ from the rules."""
 
     def __init__(self, schema: Any) -> None:
         self._schema = schema
@@ -161,17 +160,17 @@ class _ArrowJsonReader:
 
 
 def _is_safe(text: bytes, values: Sequence[bytes]) -> bool:
-    """Return whether each line of a text is one of the values, and nothing in it is what Arrow's reader is laxer about.
+    """Return whether each line of the text is one value, and the text has nothing that Arrow's reader is too lax about.
 
-    An object that is open at the end of a line cannot go on with the next: after its last `}` a comma would have to
-    come, and `{` comes. So each line has at least one row, and the number of rows tells whether it has more.
+    An object cannot continue on the next line: after its last `}` a comma would have to follow, but `{` does. So each
+    line yields at least one row, and the number of rows shows whether one yields more.
     """
-    between = len(values) - 1
+    newlines = len(values) - 1
     closed = text.count(b"}")
     return (
         text.startswith(b"{")
         and text.endswith(b"}")
-        and text.count(b"\n") == between == text.count(b"}\n{")
+        and text.count(b"\n") == newlines == text.count(b"}\n{")
         and (closed == len(values) or _NULL_AFTER_OBJECT.search(text) is None)
         and (text.isascii() or _is_utf8(text))
         and not ((b"NaN" in text or b"Inf" in text) and _LAX_NUMBER.search(text))
@@ -194,29 +193,29 @@ def _may_be_deep(value: bytes) -> bool:
 def _is_readable_by_arrow(kind: Any, *, is_inside: bool = False) -> bool:
     """Return whether Arrow's reader can be used for a column."""
     if pa.types.is_struct(kind):
-        inside = [kind.field(place) for place in range(kind.num_fields)]
+        inside = [kind.field(index) for index in range(kind.num_fields)]
     elif pa.types.is_list(kind):
         inside = [kind.value_field]
     else:
-        is_other = pa.types.is_map(kind) or pa.types.is_large_list(kind)
+        is_unsupported = pa.types.is_map(kind) or pa.types.is_large_list(kind)
         is_long = pa.types.is_decimal(kind) and not 0 <= kind.scale <= _MAX_DIGITS
-        return not is_other and not is_long and (not is_inside or _type_for_arrow(kind) == kind)
+        return not is_unsupported and not is_long and (not is_inside or _type_for_arrow(kind) == kind)
     return bool(inside) and all(
         field.nullable and _is_readable_by_arrow(field.type, is_inside=True) for field in inside
     )
 
 
 def _type_for_arrow(kind: Any) -> Any:
-    """Return the type that Arrow's reader is asked for: text where it would take another form than the rules."""
+    """Return the type to request from Arrow's reader: text where it would parse differently from the rules."""
     is_as_text = pa.types.is_date32(kind) or is_bytes(kind) or (pa.types.is_timestamp(kind) and kind.tz is None)
     return pa.string() if is_as_text else kind
 
 
-def _cast_column(read: Any, kind: Any) -> Any:
-    """Return the column of what was read. The cast refuses a zone where the column has none, the reader would not."""
+def _cast_column(column: Any, kind: Any) -> Any:
+    """Return the column cast to its type. Unlike the reader, the cast refuses an offset for a type without zone."""
     if is_bytes(kind):
-        return pa.array([None if text is None else read_base64(text) for text in read.to_pylist()], kind)
-    return read if read.type == kind else read.cast(kind)
+        return pa.array([None if text is None else read_base64(text) for text in column.to_pylist()], kind)
+    return column if column.type == kind else column.cast(kind)
 
 
 def _may_have_long_decimals(text: bytes) -> bool:
@@ -227,7 +226,7 @@ def _may_have_long_decimals(text: bytes) -> bool:
 
 
 def _may_overflow(array: Any) -> bool:
-    """Return whether a number may be too large: Arrow's reader makes it infinite, or a decimal of too many digits."""
+    """Return whether a number overflowed: Arrow's reader yields infinity, or a decimal with too many digits."""
     kind = array.type
     if is_float(kind):
         return bool(pc.any(pc.is_inf(array)).as_py())
@@ -241,7 +240,7 @@ def _may_overflow(array: Any) -> bool:
 
 
 MAX_DEPTH: Final = 200
-"""Lists and objects inside each other: more than that is bad, whatever the stack of the caller would allow."""
+"""Maximum nesting of lists and objects; a deeper value is bad, independent of the caller's stack size."""
 
 _DECIMAL: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,9})?", re.ASCII)
 _SPECIAL: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -251,13 +250,13 @@ ValueReader = Callable[[Any], Any]
 
 
 class _Number(str):
-    """A number as it was written."""
+    """A number in its original spelling."""
 
     __slots__ = ()
 
 
 class _Object(tuple[tuple[str, Any], ...]):
-    """The fields of an object as they were written, also those that come twice."""
+    """The fields of an object in their original order, including duplicates."""
 
     __slots__ = ()
 
@@ -268,7 +267,7 @@ _DECODER: Final = json.JSONDecoder(
 
 
 def row_reader(schema: Any) -> Callable[[bytes], list[Any]]:
-    """Return the function that gives the columns of a value, or raises `Unfit` with the reason.
+    """Return a function that returns the column values of one JSON value, or raises `Unfit` with the reason.
 
     >>> read = row_reader(pa.schema([("id", pa.int64()), ("on", pa.date32())]))
     >>> read(b'{"on": "1970-01-02", "more": [], "id": 7}')
@@ -280,10 +279,10 @@ def row_reader(schema: Any) -> Callable[[bytes], list[Any]]:
     fields = _fields_reader(schema)
 
     def read(value: bytes) -> list[Any]:
-        found = _parse(value)
-        if type(found) is not _Object:
+        parsed = _parse(value)
+        if type(parsed) is not _Object:
             raise Unfit(f"the value is no JSON object: {excerpt(value)}")
-        return fields(found)
+        return fields(parsed)
 
     return read
 
@@ -291,7 +290,7 @@ def row_reader(schema: Any) -> Callable[[bytes], list[Any]]:
 def _parse(value: bytes) -> Any:
     try:
         text = value.decode()
-        found = _DECODER.decode(text)
+        parsed = _DECODER.decode(text)
     except UnicodeDecodeError as error:
         raise Unfit(f"the value is not UTF-8 at byte {error.start}") from None
     except json.JSONDecodeError as error:
@@ -302,7 +301,7 @@ def _parse(value: bytes) -> Any:
         raise Unfit(f"the value has more than {MAX_DEPTH} lists and objects inside each other")
     if ("\\ud" in text or "\\uD" in text) and _has_half_character(text):
         raise Unfit("the value has half of a surrogate pair, which is no character")
-    return found
+    return parsed
 
 
 def _depth(text: str) -> int:
@@ -319,7 +318,7 @@ def _has_half_character(text: str) -> bool:
     >>> _has_half_character(r'"\ud83d\ude00"'), _has_half_character(r'"\ud83d-\ude00"')
     (False, True)
     """
-    waits_at = -1  # where the second half must stand
+    waits_at = -1  # where the second half must follow
     for match in _ESCAPE.finditer(text):
         code = int(match[1] or "0", 16)
         is_second = 0xDC00 <= code <= 0xDFFF
@@ -330,27 +329,27 @@ def _has_half_character(text: str) -> bool:
 
 
 def _fields_reader(fields: Sequence[Any]) -> Callable[[_Object], list[Any]]:
-    """Return the function that gives the values of fields, in their order."""
-    places = {field.name: place for place, field in enumerate(fields)}
+    """Return a function that returns the values of the fields, in their order."""
+    indexes = {field.name: index for index, field in enumerate(fields)}
     readers = [_reader(field.type) for field in fields]
-    needed = [place for place, field in enumerate(fields) if not field.nullable]
-    names = list(places)
+    required = [index for index, field in enumerate(fields) if not field.nullable]
+    names = list(indexes)
 
     def read(pairs: _Object) -> list[Any]:
         row: list[Any] = [None] * len(names)
         seen: set[int] = set()
         for name, value in pairs:
-            place = places.get(name)
-            if place is None:
+            index = indexes.get(name)
+            if index is None:
                 continue
-            if place in seen:
+            if index in seen:
                 raise Unfit(f"{name!r} is there twice")
-            seen.add(place)
+            seen.add(index)
             if value is not None:
-                row[place] = _read_field(name, readers[place], value)
-        for place in needed:
-            if row[place] is None:
-                raise Unfit(f"{names[place]!r} is {'null' if place in seen else 'missing'}")
+                row[index] = _read_field(name, readers[index], value)
+        for index in required:
+            if row[index] is None:
+                raise Unfit(f"{names[index]!r} is {'null' if index in seen else 'missing'}")
         return row
 
     return read
@@ -364,7 +363,7 @@ def _read_field(name: str, reader: ValueReader, value: Any) -> Any:
 
 
 def _reader(kind: Any) -> ValueReader:
-    """Return the function for values of a type that are not null."""
+    """Return a function that reads non-null values of a type."""
     if pa.types.is_boolean(kind):
         return _checked_reader(kind, lambda value: type(value) is bool)
     if pa.types.is_integer(kind):
@@ -417,7 +416,7 @@ def _integer_reader(kind: Any) -> ValueReader:
     high = 2 ** (kind.bit_width - 1)
 
     def read(value: Any) -> int:
-        # Twenty characters hold every number of 64 bits.
+        # Twenty characters are enough for any 64-bit number.
         if type(value) is not _Number or len(value) > 20 or not value.removeprefix("-").isdigit():
             raise _unfit(value, kind)
         number = int(value)
@@ -437,7 +436,7 @@ def _float_reader(kind: Any) -> ValueReader:
             return special
         if type(value) is not _Number:
             raise _unfit(value, kind)
-        # By way of 64 bits a number would be rounded twice.
+        # Converting by way of 64 bits would round twice.
         number = pa.scalar(str(value)).cast(kind).as_py() if is_short else float(value)
         if math.isinf(number):
             raise _unfit(value, kind, "too large")
@@ -447,7 +446,7 @@ def _float_reader(kind: Any) -> ValueReader:
 
 
 def _decimal_reader(kind: Any) -> ValueReader:
-    # Its traps make an error of every digit that would be lost.
+    # The traps raise an error for every digit that would be lost.
     context = Context(prec=kind.precision, traps=[Inexact, InvalidOperation])
     step = Decimal(1).scaleb(-kind.scale)
 
@@ -475,7 +474,7 @@ def _text_reader(kind: Any, read_text: Callable[[str], Any]) -> ValueReader:
 
 
 def read_base64(text: str) -> bytes:
-    """Return the bytes that base64 stands for, or raise ValueError.
+    """Return the decoded bytes, or raise ValueError.
 
     >>> read_base64("aGk=")
     b'hi'
@@ -487,7 +486,7 @@ def read_base64(text: str) -> bytes:
 
 
 def _struct_reader(kind: Any) -> ValueReader:
-    fields = [kind.field(place) for place in range(kind.num_fields)]
+    fields = [kind.field(index) for index in range(kind.num_fields)]
     read_fields = _fields_reader(fields)
     names = [field.name for field in fields]
 
@@ -526,7 +525,7 @@ def _map_reader(kind: Any) -> ValueReader:
 
 
 def _item_reader(field: Any) -> ValueReader:
-    """Return the function for what stands in a list or a map, null or not."""
+    """Return a function that reads items of a list or map, null or not."""
     read_value = _reader(field.type)
 
     def read(value: Any) -> Any:

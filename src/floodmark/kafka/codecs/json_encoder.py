@@ -4,7 +4,7 @@
 |---|---|
 | BOOLEAN, whole numbers, STRING | as they are |
 | FLOAT, DOUBLE | a number; "NaN", "Infinity" and "-Infinity" as text |
-| DECIMAL | text, so that no reader makes a binary fraction of it |
+| DECIMAL | text, so that readers do not convert it to binary floating point |
 | BINARY | base64 |
 | DATE | "2026-01-31" |
 | TIMESTAMP, TIMESTAMP_NTZ | "2026-01-31T10:00:00.000000Z", without the Z for the latter |
@@ -35,7 +35,7 @@ from floodmark.kafka.codecs.values import (
     write_timestamp,
 )
 
-_MAX_BYTES: Final = 1 << 26  # of columns at once: their text, six times as long at worst, must stay below 2 GB
+_MAX_BYTES: Final = 1 << 26  # per slice of columns: their text, at worst six times as long, must stay below 2 GB
 _ESCAPED: Final = bytes(range(0x20)) + b'"\\'
 _NEEDS_ESCAPE: Final = r'[\x00-\x1f"\\]'
 _YEAR_0: Final = -62_167_219_200  # in seconds; four digits hold the years from here
@@ -44,23 +44,23 @@ _DAY: Final = 86_400
 
 
 def encode_json(batch: Any) -> list[bytes]:
-    r"""Return each row of a record batch as one JSON object, without a newline in it.
+    r"""Return each row of a record batch as one JSON object without newlines.
 
     >>> encode_json(pa.record_batch({"id": [1, None], "name": ["é", 'a"b']}))
     [b'{"id":1,"name":"\xc3\xa9"}', b'{"id":null,"name":"a\\"b"}']
     """
     check_columns(batch.schema)
-    found: list[bytes] = []
-    waiting = [batch]
-    while waiting:
-        part = waiting.pop()
-        if part.nbytes > _MAX_BYTES and part.num_rows > 1:
-            half = part.num_rows // 2
-            waiting += [part.slice(half), part.slice(0, half)]
-        elif part.num_rows:
-            texts = _objects(part.schema.names, part.columns, part.num_rows)
-            found += texts.cast(pa.binary()).to_pylist()
-    return found
+    values: list[bytes] = []
+    pending = [batch]
+    while pending:
+        rows = pending.pop()
+        if rows.nbytes > _MAX_BYTES and rows.num_rows > 1:
+            half = rows.num_rows // 2
+            pending += [rows.slice(half), rows.slice(0, half)]
+        elif rows.num_rows:
+            texts = _objects(rows.schema.names, rows.columns, rows.num_rows)
+            values += texts.cast(pa.binary()).to_pylist()
+    return values
 
 
 def _texts(array: Any) -> Any:
@@ -72,7 +72,7 @@ def _texts(array: Any) -> Any:
 
 
 def _texts_of_values(array: Any) -> Any:
-    """Return the JSON text of each value; at the places of nulls, anything."""
+    """Return the JSON text of each value; the text of a null is undefined."""
     kind = array.type
     if is_text(kind):
         return _quoted(_escaped(array.cast(pa.string())))
@@ -87,8 +87,8 @@ def _texts_of_values(array: Any) -> Any:
     if is_float(kind):
         return _floats(array)
     if pa.types.is_struct(kind):
-        names = [kind.field(place).name for place in range(kind.num_fields)]
-        return _objects(names, [array.field(place) for place in range(kind.num_fields)], len(array))
+        names = [kind.field(index).name for index in range(kind.num_fields)]
+        return _objects(names, [array.field(index) for index in range(kind.num_fields)], len(array))
     if pa.types.is_map(kind):
         return _maps(array)
     if is_list(kind):
@@ -99,7 +99,7 @@ def _texts_of_values(array: Any) -> Any:
 
 
 def _joined(*parts: Any) -> Any:
-    """Return texts side by side; a null anywhere makes null, where `_texts` puts its own."""
+    """Return texts concatenated element by element; a null anywhere gives null, which `_texts` replaces."""
     return pc.binary_join_element_wise(*parts, "")
 
 
@@ -124,7 +124,7 @@ def _maps(array: Any) -> Any:
 
 
 def _texts_of_ranges(offsets: Any, values: Any, *, encoded: bool = False) -> Any:
-    """Return, for each range between two offsets, the texts of its values with commas between."""
+    """Return, for each range between two offsets, the comma-separated texts of its values."""
     ends = offsets.to_numpy()
     inside = values.slice(int(ends[0]), int(ends[-1] - ends[0]))
     texts = inside if encoded else _texts(inside)
@@ -132,7 +132,7 @@ def _texts_of_ranges(offsets: Any, values: Any, *, encoded: bool = False) -> Any
 
 
 def _escaped(texts: Any) -> Any:
-    """Return texts with the characters that JSON forbids written as escapes."""
+    """Return texts with the characters escaped that JSON forbids in strings."""
     data = texts.buffers()[2]
     if data is None or len(texts) == 0:
         return texts
@@ -141,7 +141,7 @@ def _escaped(texts: Any) -> Any:
     if len(used.translate(None, _ESCAPED)) == len(used):
         return texts
     dirty = pc.fill_null(pc.match_substring_regex(texts, _NEEDS_ESCAPE), False)
-    if not pc.any(dirty).as_py():  # what a null hides may be anything
+    if not pc.any(dirty).as_py():  # only bytes hidden by nulls matched
         return texts
     written = [json.dumps(text, ensure_ascii=False)[1:-1] for text in texts.filter(dirty).to_pylist()]
     return pc.replace_with_mask(texts, dirty, pa.array(written, pa.string()))
@@ -154,7 +154,7 @@ def _floats(array: Any) -> Any:
         texts = pc.if_else(pc.and_(special, pc.is_nan(array)), '"NaN"', texts)
         texts = pc.if_else(pc.and_(special, pc.equal(array, float("inf"))), '"Infinity"', texts)
         texts = pc.if_else(pc.and_(special, pc.equal(array, float("-inf"))), '"-Infinity"', texts)
-    # Some readers take -0 for a whole number, which has no sign at zero.
+    # Some readers parse -0 as an integer and lose its sign.
     return pc.if_else(pc.equal(texts, "-0"), "-0.0", texts)
 
 

@@ -1,6 +1,6 @@
-"""What codecs share: the result of decoding, the supported column types, and dates and timestamps as ISO-8601 text.
+"""What the codecs share: the result of decoding, the supported column types, and dates and timestamps as ISO-8601 text.
 
-Years of more than four digits, and those before the year 0, have a sign, as ISO-8601 and Spark write them.
+Years with more than four digits and years before 0 have a sign, as in ISO-8601 and Spark.
 """
 
 import re
@@ -14,14 +14,14 @@ import pyarrow as pa
 from floodmark.errors import SchemaInvalid, ValueUndecodable
 
 MAX_EXCERPT: Final = 80
-"""How many characters of a value a reason may quote: payloads do not belong into logs."""
+"""Maximum number of characters that an error quotes of a value, to keep payloads out of logs."""
 
 
 @dataclass(frozen=True, slots=True)
 class BadValue:
-    """A value that could not be decoded: its place among the values, and why."""
+    """A value that could not be decoded: its index among the values, and why."""
 
-    place: int
+    index: int
     reason: str
 
     def error(self) -> ValueUndecodable:
@@ -31,28 +31,28 @@ class BadValue:
         {'place': 3, 'reason': "'id' is missing"}
         """
         return ValueUndecodable(
-            f"The value at place {self.place} cannot be decoded: {self.reason}.",
-            rule="A value has the format and the schema of its stream.",
-            remedy="Correct its producer, or choose to set such values aside.",
-            place=self.place,
+            f"The value at index {self.index} cannot be decoded: {self.reason}.",
+            rule="A value must have the format and schema of its stream.",
+            remedy="Correct the producer, or send such values to a dead-letter topic.",
+            place=self.index,
             reason=self.reason,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """Values as rows: `batch` has one for each value, in their order; that of a bad or a null value is all null."""
+    """Decoded values: `batch` has one row per value, in order; the row of a bad or null value is all null."""
 
     batch: Any
     bad: tuple[BadValue, ...] = ()
 
 
 class Unfit(Exception):
-    """A single value does not fit; it never leaves the decoders."""
+    """A value does not fit its column. Used only inside the decoders."""
 
 
 def excerpt(value: object) -> str:
-    """Return what a reason may quote of a value.
+    """Return a short quotation of a value for an error message.
 
     >>> excerpt("abc"), len(excerpt("x" * 1000))
     ("'abc'", 80)
@@ -62,7 +62,7 @@ def excerpt(value: object) -> str:
 
 
 def result_schema(schema: Any) -> Any:
-    """Return the schema of decoded rows: every column may be null, since the row of a bad value is.
+    """Return the schema of decoded rows: all columns are nullable, since the row of a bad value is all null.
 
     >>> print(result_schema(pa.schema([pa.field("id", pa.int64(), nullable=False)])))
     id: int64
@@ -71,20 +71,20 @@ def result_schema(schema: Any) -> Any:
 
 
 def rows_to_batch(rows: Sequence[Sequence[Any] | None], schema: Any) -> Any:
-    """Return rows of plain values as a batch; a row that is None is all null.
+    """Return rows of Python values as a batch; a row that is None becomes all null.
 
     >>> rows_to_batch([(1,), None], pa.schema([("id", pa.int64())])).to_pylist()
     [{'id': 1}, {'id': None}]
     """
     columns = [
-        pa.array([None if row is None else row[place] for row in rows], field.type)
-        for place, field in enumerate(schema)
+        pa.array([None if row is None else row[index] for row in rows], field.type)
+        for index, field in enumerate(schema)
     ]
     return pa.record_batch(columns, schema=result_schema(schema))
 
 
 def check_columns(schema: Any) -> None:
-    """Refuse columns that have no form as the value of a record.
+    """Raise an error if a column's type is not supported in record values.
 
     >>> check_columns(pa.schema([("id", pa.uint64())]))
     Traceback (most recent call last):
@@ -93,11 +93,11 @@ def check_columns(schema: Any) -> None:
     _check_names(schema.names)
     for field in schema:
         for kind in nested_types(field.type):
-            if not _is_known(kind):
+            if not _is_supported(kind):
                 raise SchemaInvalid(
                     f"The column {field.name!r} has the Arrow type {kind}.",
-                    rule="A column of a record's value has a type that Spark has too.",
-                    remedy="Convert the column.",
+                    rule="Columns of record values have types that Spark also has.",
+                    remedy="Cast the column to a supported type, such as int64, decimal128 or string.",
                     schema=str(schema),
                 )
 
@@ -108,8 +108,8 @@ def _check_names(names: Iterable[str]) -> None:
         if name in seen:
             raise SchemaInvalid(
                 f"The schema has the column {name!r} twice.",
-                rule="Columns are taken from a value by name.",
-                remedy="Give each column a name of its own.",
+                rule="Columns are looked up by name, so names must be unique.",
+                remedy=f"Rename one of the columns {name!r}.",
                 schema=name,
             )
         seen.add(name)
@@ -119,8 +119,8 @@ def nested_types(kind: Any) -> Iterable[Any]:
     """Return a type and all types inside it."""
     yield kind
     if pa.types.is_struct(kind):
-        inside = [kind.field(place).type for place in range(kind.num_fields)]
-        _check_names(kind.field(place).name for place in range(kind.num_fields))
+        inside = [kind.field(index).type for index in range(kind.num_fields)]
+        _check_names(kind.field(index).name for index in range(kind.num_fields))
     elif pa.types.is_map(kind):
         inside = [kind.key_type, kind.item_type]
     elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
@@ -151,7 +151,7 @@ def is_float(kind: Any) -> bool:
     return bool(pa.types.is_float32(kind) or pa.types.is_float64(kind))
 
 
-def _is_known(kind: Any) -> bool:
+def _is_supported(kind: Any) -> bool:
     return bool(
         pa.types.is_boolean(kind)
         or pa.types.is_signed_integer(kind)
@@ -168,16 +168,16 @@ def _is_known(kind: Any) -> bool:
 
 
 PER_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000}
-"""How many of a timestamp's units a second has."""
+"""Number of a timestamp's units in a second."""
 DIGITS: Final = {"s": 0, "ms": 3, "us": 6}
-"""How many digits the fraction of a second has."""
+"""Number of digits of the fraction of a second."""
 
 _DATE: Final = r"([+-]?\d{4,12})-(\d\d)-(\d\d)"
 _ZONE: Final = r"(Z|[+-]\d\d(?::?\d\d)?)"
 _TIME: Final = rf"(\d\d)(?::(\d\d)(?::(\d\d)(?:\.(\d{{1,9}}))?)?)?{_ZONE}?"
 _IS_DATE: Final = re.compile(_DATE, re.ASCII)
 _IS_TIMESTAMP: Final = re.compile(f"{_DATE}(?:[T ]{_TIME})?", re.ASCII)
-# The calendar repeats after 400 years; those from 2000 on stand for all others.
+# The Gregorian calendar repeats every 400 years; dates are computed in the cycle from 2000 on.
 _CYCLE_YEARS: Final = 400
 _CYCLE_DAYS: Final = 146_097
 _CYCLE_START: Final = 2000
@@ -201,8 +201,8 @@ def read_date(text: str) -> int:
 def read_timestamp(text: str, unit: str, *, has_zone: bool) -> int:
     """Return a timestamp as units since 1970, or raise ValueError.
 
-    With a zone, the text's own offset counts, and UTC where it has none; without, an offset is refused. What is finer
-    than the unit is cut off, as Spark does.
+    For a column with a zone, the text's offset counts, by default UTC; for one without, an offset is an error. Digits
+    finer than the unit are cut off, as in Spark.
 
     >>> read_timestamp("1970-01-01T02:00:01.5+02:00", "ms", has_zone=True)
     1500
@@ -240,7 +240,7 @@ def write_date(days: int) -> str:
 
 
 def write_timestamp(value: int, unit: str, *, has_zone: bool) -> str:
-    """Return a timestamp as text, in UTC where it has a zone, with all digits of its unit.
+    """Return a timestamp as text with all digits of its unit, in UTC if it has a zone.
 
     >>> write_timestamp(1500, "ms", has_zone=True), write_timestamp(-1, "us", has_zone=False)
     ('1970-01-01T00:00:01.500Z', '1969-12-31T23:59:59.999999')
@@ -255,14 +255,14 @@ def write_timestamp(value: int, unit: str, *, has_zone: bool) -> str:
 def _days_since_1970(year: str, month: str, day: str) -> int:
     cycles, rest = divmod(int(year) - _CYCLE_START, _CYCLE_YEARS)
     try:
-        found = date(_CYCLE_START + rest, int(month), int(day))
+        in_cycle = date(_CYCLE_START + rest, int(month), int(day))
     except ValueError:
         raise ValueError("no such day") from None
-    return found.toordinal() - _EPOCH + cycles * _CYCLE_DAYS
+    return in_cycle.toordinal() - _EPOCH + cycles * _CYCLE_DAYS
 
 
 def _zone_seconds(zone: str | None) -> int:
-    """Return how many seconds a zone is ahead of UTC."""
+    """Return the offset of a zone from UTC in seconds."""
     if zone is None or zone == "Z":
         return 0
     hours, minutes = int(zone[1:3]), int(zone[3:].removeprefix(":") or 0)

@@ -1,7 +1,7 @@
-"""Many reports at once, as columns: checked, split by origin, planned with numpy, applied as a whole or not at all.
+"""Many reports at once, as columns: checked, split by origin, planned with numpy, applied completely or not at all.
 
-Sequences that are complete within the batch and new to the origin (almost all of them, as a rule) never become
-Python objects: they are found in columns and leave as runs. Only the rows of the others are taken one by one.
+Sequences that are complete within the batch and new to the origin (usually almost all) never become Python objects:
+they are found with numpy and added as runs. Only the rows of the others are processed one by one.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ from floodmark.progress.tracker.prefix import NO_WATERMARK, Prefix
 from floodmark.progress.tracker.sequences import OpenSequence, Run, run_index, runs_cover
 
 _SCATTERED: Final = 8
-"""Runs shorter than this, on average, cost more as runs than as single sequences."""
+"""If runs are shorter than this on average, single sequences are cheaper."""
 
 
 BoolArray = NDArray[np.bool_]
@@ -27,7 +27,7 @@ BoolArray = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Reports:
-    """Some reports in order of arrival. `chunk` counts from zero, whatever the tracker's base is."""
+    """Reports in order of arrival. `chunk` counts from zero, whatever the tracker's base."""
 
     sequence: Int64Array
     chunk: Int64Array
@@ -40,16 +40,16 @@ class Reports:
         return Reports(self.sequence[rows], self.chunk[rows], self.last[rows], self.watermark[rows], self.attempt[rows])
 
     def split(self, codes: Int64Array, names: Sequence[str | int]) -> Iterator[tuple[str | int, "Reports"]]:
-        """Yield the rows of each origin that has some; `codes` says whose each row is, as a place in `names`."""
+        """Yield the rows of each origin; `codes` has the index in `names` of each row's origin."""
         if codes.shape != self.sequence.shape:
             raise BatchInvalid(
                 f"The column 'origin' has shape {codes.shape}, the column 'sequence' {self.sequence.shape}.",
-                rule="All columns of a batch are one-dimensional and of one length.",
-                remedy="Pass one value a row, or one origin for all rows.",
+                rule="All columns of a batch are one-dimensional and have the same length.",
+                remedy="Pass one origin per row, or one origin for all rows.",
                 column="origin",
                 shape=codes.shape,
             )
-        # Numpy sorts narrow numbers by counting, which is several times faster.
+        # Numpy sorts narrow integers by counting, which is several times faster.
         order = np.argsort(codes.astype(np.min_scalar_type(len(names))), kind="stable")
         codes, ordered = codes[order], self.where(order)
         bounds = [0, *(np.flatnonzero(np.diff(codes)) + 1).tolist(), len(codes)]
@@ -68,7 +68,7 @@ def check_reports(
     first: int,
     chunk_base: int,
 ) -> Reports:
-    """Return the columns, checked. Without `chunk` and `last`, each row is a whole sequence.
+    """Return the checked columns. Without `chunk` and `last`, each row is a whole sequence.
 
     >>> check_reports([1, 2], [10, 20], None, None, None, first=1, chunk_base=0).last
     array([ True,  True])
@@ -86,7 +86,7 @@ def check_reports(
 
 
 def check_from(first: int, value: object, what: str) -> int:
-    """Return a number that is not below the first one, or refuse it.
+    """Return a number that is not below `first`, or raise an error.
 
     >>> check_from(1, 0, "sequence")
     Traceback (most recent call last):
@@ -97,7 +97,7 @@ def check_from(first: int, value: object, what: str) -> int:
         raise NumberOutOfRange(
             f"The {what} is {number}.",
             rule=f"The first {what} is {first}.",
-            remedy=f"Count from {first}, or create the tracker with another start.",
+            remedy=f"Count from {first}, or create the tracker with another first or chunk_base.",
             number=number,
             first=first,
         )
@@ -116,8 +116,8 @@ def _bool_column(values: ArrayLike, length: int) -> BoolArray:
     if flags.dtype != np.bool_ or flags.shape != (length,):
         raise BatchInvalid(
             f"The column 'last' has type {flags.dtype} and shape {flags.shape}.",
-            rule=f"It must hold {length} booleans and no nulls.",
-            remedy="Pass true for the last chunk of a sequence, else false.",
+            rule=f"The column must hold {length} booleans and no nulls.",
+            remedy="Pass True for the last chunk of a sequence, else False.",
             column="last",
             shape=flags.shape,
         )
@@ -129,7 +129,7 @@ class BatchPlan:
     """What a batch would change in one prefix.
 
     Complete sequences are either in `runs` or, where they are scattered, in `singles`. `folded` are sequences that
-    waited singly before and are now part of those. `has_news` says that not all of it is repetition.
+    waited singly before and are now part of those. `has_news` is false if the batch only repeats earlier reports.
     """
 
     runs: list[Run] = field(default_factory=list)
@@ -144,7 +144,7 @@ class BatchPlan:
 
 
 def plan_batch(prefix: Prefix, reports: Reports, chunk_base: int) -> BatchPlan:
-    """Return what `reports` would change; raises on a contradiction and changes nothing."""
+    """Return what `reports` would change, without changing anything; raise an error on a contradiction."""
     plan = BatchPlan()
     passed = reports.sequence < prefix.next
     if passed.any():
@@ -153,15 +153,15 @@ def plan_batch(prefix: Prefix, reports: Reports, chunk_base: int) -> BatchPlan:
         reports = reports.where(~passed)
     if not len(reports.sequence):
         return plan
-    cell, width, sequence_of = _cells(reports.sequence)
-    clean = _clean_cells(reports, cell, width)
-    _exclude_known(prefix, clean, sequence_of)
-    waiting = _waiting_cells(prefix, plan, width, sequence_of)
+    slot, width, sequence_of = _sequence_slots(reports.sequence)
+    clean = _clean_slots(reports, slot, width)
+    _exclude_reported(prefix, clean, sequence_of)
+    waiting = _waiting_slots(prefix, plan, width, sequence_of)
     clean[waiting] = False
     plan.has_news = bool(clean.any())
-    slow = ~clean[cell]
-    top = _tops(reports, cell, width)
-    # What waits singly among the batch's sequences counts as if it had come with the batch.
+    slow = ~clean[slot]
+    top = _tops(reports, slot, width)
+    # Sequences that wait singly in this range are treated as part of the batch.
     clean[waiting] = True
     top[waiting] = [prefix.waiting[sequence] for sequence in plan.folded]
     _plan_complete(plan, clean, top, sequence_of)
@@ -183,8 +183,8 @@ def apply_plan(prefix: Prefix, plan: BatchPlan) -> bool:
         del prefix.waiting[sequence]
     runs = list(plan.runs)
     for sequence, draft in plan.drafts.items():
-        known = prefix.open.pop(sequence, None)
-        prefix.chunks_ahead -= len(known.ahead) if known is not None else 0
+        partial = prefix.open.pop(sequence, None)
+        prefix.chunks_ahead -= len(partial.ahead) if partial is not None else 0
         if draft.is_complete():
             runs.append(Run(sequence, sequence, draft.watermark, 0))
         else:
@@ -208,50 +208,50 @@ def _refuse_if_full(prefix: Prefix, plan: BatchPlan) -> None:
     trial.refuse_if_overfull()
 
 
-def _cells(sequence: Int64Array) -> tuple[Int64Array, int, Int64Array | int]:
-    """Return a dense number for each row's sequence, how many there are, and how to get back.
+def _sequence_slots(sequence: Int64Array) -> tuple[Int64Array, int, Int64Array | int]:
+    """Return the slot (a dense number) of each row's sequence, the number of slots, and how to get back.
 
-    The way back is the lowest sequence where the numbers are offsets from it, else the sequence of each number.
+    The way back is the lowest sequence if slots are offsets from it, else an array with the sequence of each slot.
     """
     lowest = int(sequence.min())
     width = int(sequence.max()) - lowest + 1
     if width <= 4 * len(sequence) + 1024:
         return sequence - lowest, width, lowest
-    distinct, cell = np.unique(sequence, return_inverse=True)
-    return cell, len(distinct), distinct
+    distinct, slot = np.unique(sequence, return_inverse=True)
+    return slot, len(distinct), distinct
 
 
-def _clean_cells(reports: Reports, cell: Int64Array, width: int) -> BoolArray:
-    """Return which cells are complete within the batch, with no chunk twice and one attempt."""
+def _clean_slots(reports: Reports, slot: Int64Array, width: int) -> BoolArray:
+    """Return which slots are complete within the batch, without duplicate chunks and with a single attempt."""
     if reports.attempt.min() != reports.attempt.max():
         return np.zeros(width, dtype=np.bool_)
-    seen = np.bincount(cell, minlength=width)
+    seen = np.bincount(slot, minlength=width)
     if not reports.chunk.any():
-        last_seen = np.bincount(cell[reports.last], minlength=width)
+        last_seen = np.bincount(slot[reports.last], minlength=width)
         clean: BoolArray = (seen == 1) & (last_seen == 1)
         return clean
     last_chunk = np.full(width, -1, dtype=np.int64)
-    last_cells = cell[reports.last]
-    last_chunk[last_cells] = reports.chunk[reports.last]
-    clean = (seen == last_chunk + 1) & (np.bincount(last_cells, minlength=width) == 1)
-    # As many rows as chunks, none beyond the last: complete, unless one chunk came twice in place of another.
-    beyond = reports.chunk > last_chunk[cell]
-    clean[cell[beyond]] = False
+    last_slots = slot[reports.last]
+    last_chunk[last_slots] = reports.chunk[reports.last]
+    clean = (seen == last_chunk + 1) & (np.bincount(last_slots, minlength=width) == 1)
+    # As many rows as chunks and none beyond the last: complete, unless one chunk is duplicated and another missing.
+    beyond = reports.chunk > last_chunk[slot]
+    clean[slot[beyond]] = False
     chunk_width = int(last_chunk.max()) + 1
-    if width * chunk_width <= 16 * len(cell) + 1024:
+    if width * chunk_width <= 16 * len(slot) + 1024:
         filled = np.zeros(width * chunk_width, dtype=np.bool_)
-        inside = clean[cell]
-        filled[cell[inside] * chunk_width + reports.chunk[inside]] = True
+        inside = clean[slot]
+        filled[slot[inside] * chunk_width + reports.chunk[inside]] = True
         clean &= filled.reshape(width, chunk_width).sum(axis=1) == seen
     else:
-        order = np.lexsort((reports.chunk, cell))
-        same = (np.diff(cell[order]) == 0) & (np.diff(reports.chunk[order]) == 0)
-        clean[cell[order][1:][same]] = False
+        order = np.lexsort((reports.chunk, slot))
+        same = (np.diff(slot[order]) == 0) & (np.diff(reports.chunk[order]) == 0)
+        clean[slot[order][1:][same]] = False
     return clean
 
 
-def _exclude_known(prefix: Prefix, clean: BoolArray, sequence_of: Int64Array | int) -> None:
-    """Leave to the slow way what the origin has heard of before, but for what waits singly."""
+def _exclude_reported(prefix: Prefix, clean: BoolArray, sequence_of: Int64Array | int) -> None:
+    """Exclude sequences reported before from the fast path, except those that wait singly."""
     if not isinstance(sequence_of, int):
         prefix.pack()
     if not prefix.open and not prefix.runs:
@@ -261,44 +261,44 @@ def _exclude_known(prefix: Prefix, clean: BoolArray, sequence_of: Int64Array | i
         for sequence in prefix.open:
             if sequence_of <= sequence < end:
                 clean[sequence - sequence_of] = False
-        for place in range(run_index(prefix.runs, end - 1), len(prefix.runs)):
-            run = prefix.runs[place]
+        for index in range(run_index(prefix.runs, end - 1), len(prefix.runs)):
+            run = prefix.runs[index]
             if run.end < sequence_of:
                 break
             clean[max(0, run.start - sequence_of) : run.end + 1 - sequence_of] = False
     else:
-        for cell, sequence in enumerate(sequence_of.tolist()):
+        for slot, sequence in enumerate(sequence_of.tolist()):
             if sequence in prefix.open or runs_cover(prefix.runs, sequence):
-                clean[cell] = False
+                clean[slot] = False
 
 
-def _tops(reports: Reports, cell: Int64Array, width: int) -> Int64Array:
-    """Return the highest watermark of each cell."""
+def _tops(reports: Reports, slot: Int64Array, width: int) -> Int64Array:
+    """Return the highest watermark of each slot."""
     top = np.full(width, INT64_MIN, dtype=np.int64)
     if reports.chunk.any():
-        np.maximum.at(top, cell, reports.watermark)
+        np.maximum.at(top, slot, reports.watermark)
     else:
-        top[cell] = reports.watermark
+        top[slot] = reports.watermark
     return top
 
 
-def _waiting_cells(prefix: Prefix, plan: BatchPlan, width: int, sequence_of: Int64Array | int) -> Int64Array:
-    """Return the cells of sequences that wait singly; they leave that place, whatever becomes of them."""
+def _waiting_slots(prefix: Prefix, plan: BatchPlan, width: int, sequence_of: Int64Array | int) -> Int64Array:
+    """Return the slots of sequences that wait singly; the plan removes them from there."""
     if not prefix.waiting or not isinstance(sequence_of, int):
         return np.empty(0, dtype=np.int64)
-    cells = np.fromiter(prefix.waiting, dtype=np.int64, count=len(prefix.waiting)) - sequence_of
-    cells = cells[(cells >= 0) & (cells < width)]
-    plan.folded = (cells + sequence_of).tolist()
-    return cells
+    slots = np.fromiter(prefix.waiting, dtype=np.int64, count=len(prefix.waiting)) - sequence_of
+    slots = slots[(slots >= 0) & (slots < width)]
+    plan.folded = (slots + sequence_of).tolist()
+    return slots
 
 
 def _plan_complete(plan: BatchPlan, clean: BoolArray, top: Int64Array, sequence_of: Int64Array | int) -> None:
-    """Plan the complete cells as runs, or singly behind the first run where they are scattered."""
-    cells = np.flatnonzero(clean)
-    if not len(cells):
+    """Plan the complete slots as runs, or as singles after the first run if they are scattered."""
+    slots = np.flatnonzero(clean)
+    if not len(slots):
         return
-    top = top[cells]
-    sequence = cells + sequence_of if isinstance(sequence_of, int) else sequence_of[cells]
+    top = top[slots]
+    sequence = slots + sequence_of if isinstance(sequence_of, int) else sequence_of[slots]
     breaks = np.flatnonzero(sequence[1:] - sequence[:-1] != 1) + 1
     if _SCATTERED * len(breaks) > len(sequence) - (lead := int(breaks[0]) if len(breaks) else 0):
         plan.singles = dict(zip(sequence[lead:].tolist(), top[lead:].tolist(), strict=True))
@@ -311,13 +311,13 @@ def _plan_complete(plan: BatchPlan, clean: BoolArray, top: Int64Array, sequence_
 
 
 def _plan_rows(prefix: Prefix, plan: BatchPlan, reports: Reports, chunk_base: int) -> None:
-    """Take the rows that need a look each, on copies."""
+    """Process the remaining rows one by one, on copies."""
     columns = (reports.sequence, reports.chunk, reports.last, reports.watermark, reports.attempt)
     for sequence, offset, is_last, watermark, attempt in zip(*(c.tolist() for c in columns), strict=True):
         chunk = offset + chunk_base
         draft = plan.drafts.get(sequence)
-        if draft is None and (known := prefix.open.get(sequence)) is not None:
-            draft = plan.drafts[sequence] = known.copy()
+        if draft is None and (partial := prefix.open.get(sequence)) is not None:
+            draft = plan.drafts[sequence] = partial.copy()
         if draft is None:
             if prefix.is_complete(sequence):
                 plan.repeats.append((sequence, watermark))

@@ -1,4 +1,4 @@
-"""The origins of a tracker: which are closed, the minimum over the others, and names as small numbers."""
+"""The origins of a tracker: which are closed, the minimum over the open ones, and origin names as small numbers."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +15,7 @@ _TABLE_LIMIT = 1 << 16
 
 
 class OriginCodes:
-    """Numbers the known origins in order.
+    """Numbers the origins in order.
 
     >>> OriginCodes(["p0", "p1"]).encode(["p1", "p0", "p1"])
     array([1, 0, 1])
@@ -33,7 +33,7 @@ class OriginCodes:
                 self._table[number] = self._code_of[number]
 
     def encode(self, column: Any) -> Int64Array:
-        """Return the number of each row's origin; a numpy array, an Arrow array (also dictionary) or a list."""
+        """Return the number of each row's origin, from a numpy array, an Arrow array (also dictionary) or a list."""
         if hasattr(column, "combine_chunks"):
             column = column.combine_chunks()
         if not hasattr(column, "indices") and hasattr(column, "dictionary_encode"):
@@ -51,8 +51,8 @@ class OriginCodes:
         codes: Int64Array = np.fromiter(
             (self._code(origin) for origin in distinct), dtype=np.int64, count=len(distinct)
         )
-        found: Int64Array = codes[rows]
-        return found
+        row_codes: Int64Array = codes[rows]
+        return row_codes
 
     def _code(self, origin: object) -> int:
         code = self._code_of.get(origin)  # type: ignore[call-overload]
@@ -73,7 +73,7 @@ class OriginCodes:
 
 
 class OriginRegistry:
-    """All origins in the order they were added; `open` holds those that count."""
+    """All origins in the order they were added; `open` has those that are not closed."""
 
     __slots__ = ("_codes", "all", "floor", "open")
 
@@ -96,48 +96,48 @@ class OriginRegistry:
             self._codes = OriginCodes(tuple(self.all))
         return self._codes
 
-    def reached(self) -> int:
-        """Return the minimum over the open origins, or where it was when it could have fallen."""
+    def minimum(self) -> int:
+        """Return the minimum over the open origins; it never falls below `floor`."""
         return max(self.floor, min((prefix.watermark for prefix in self.open.values()), default=NO_WATERMARK))
 
     def add(self, origin: Name, prefix: Prefix) -> None:
         """Add an origin. The minimum waits for it but does not fall."""
         check_new_name(origin, "origin", self.all)
-        self.floor = self.reached()
+        self.floor = self.minimum()
         self.all[origin] = self.open[origin] = prefix
         self._codes = None
 
     def close(self, origin: Name) -> None:
-        """Leave an origin out of the minimum, which does not fall if it was the last."""
+        """Exclude an origin from the minimum, which does not fall even if it was the last."""
         self.prefix(origin)
-        self.floor = self.reached()
+        self.floor = self.minimum()
         self.open.pop(origin, None)
 
     def refuse_closed(self, origin: Name) -> None:
-        """Raise if something new was reported for a closed origin."""
+        """Raise an error if the origin is closed; called for a new report."""
         if origin not in self.open:
             raise OriginClosed(
-                f"The origin {origin!r} is closed and reported something new.",
-                rule="Nothing comes from an origin after it was closed.",
-                remedy="Close it only when its last piece was reported, or add the new work under another name.",
+                f"The origin {origin!r} is closed, but reported something new.",
+                rule="A closed origin cannot report new sequences.",
+                remedy="Close it after its last report, or add the new work under another origin name.",
                 origin=origin,
             )
 
     def merge(self, other: "OriginRegistry", chunk_base: int) -> None:
-        """Learn what `other` knows; on a contradiction nothing changes."""
+        """Merge the state of `other`; on a contradiction nothing changes."""
         merged = {
             origin: merge_prefix(self.all[origin], theirs, chunk_base) if origin in self.all else theirs.copy()
             for origin, theirs in other.all.items()
         }
-        brings_origins = not merged.keys() <= self.all.keys()
-        self.floor = max(self.reached() if brings_origins else self.floor, other.floor)
+        has_new_origins = not merged.keys() <= self.all.keys()
+        self.floor = max(self.minimum() if has_new_origins else self.floor, other.floor)
         closed = (self.all.keys() - self.open.keys()) | (other.all.keys() - other.open.keys())
         self.all |= merged
         self.open = {origin: prefix for origin, prefix in self.all.items() if origin not in closed}
         self._codes = None
 
     def save(self) -> dict[str, Any]:
-        """Return everything as JSON values."""
+        """Return the state as JSON values."""
         return {
             "floor": None if self.floor == NO_WATERMARK else self.floor,
             "origins": [[origin, save_prefix(prefix)] for origin, prefix in self.all.items()],
@@ -145,7 +145,7 @@ class OriginRegistry:
         }
 
     def load(self, saved: Any, max_pending: int) -> None:
-        """Take over what was saved."""
+        """Load a saved state."""
         for origin, prefix in saved["origins"]:
             self.add(origin, load_prefix(prefix, max_pending))
         for origin in saved["closed"]:
@@ -154,10 +154,10 @@ class OriginRegistry:
 
 
 def unknown_origin(origin: object) -> UnknownOrigin:
-    """Return the error for an origin that was never added."""
+    """Return the error for an unknown origin."""
     return UnknownOrigin(
-        f"The origin {origin!r} is not known.",
-        rule="An origin is added before it reports.",
-        remedy="Add it, or correct the name.",
+        f"There is no origin {origin!r}.",
+        rule="An origin must be added before it reports.",
+        remedy=f"Call add({origin!r}) first, or check the name.",
         origin=origin,
     )

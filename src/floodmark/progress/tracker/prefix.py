@@ -10,7 +10,7 @@ from floodmark.errors import ChunkConflict, PendingLimitReached
 from floodmark.progress.tracker.sequences import OpenSequence, Run, insert_runs, run_index, runs_cover
 
 NO_WATERMARK: Final = INT64_MIN - 1
-"""Stands below every time, so that the hot path compares numbers only."""
+"""Below every time, so that the hot path compares only ints."""
 
 _SINGLES: Final = 2048
 """How many sequences wait as dictionary entries (fast) before they are packed into runs (small)."""
@@ -25,19 +25,19 @@ class ReportOutcome(enum.Enum):
     ADVANCED = "advanced"
     """The gap-free prefix of its origin grew."""
     WAITING = "waiting"
-    """It is kept: something before it is missing."""
+    """It is kept, because something before it is missing."""
     DUPLICATE = "duplicate"
-    """It was known already; only its watermark was merged, by maximum."""
+    """It was reported before; only its watermark was merged, by maximum."""
     STALE = "stale"
     """It came from an older attempt and was ignored."""
 
 
 ADVANCED, WAITING, DUPLICATE, STALE = ReportOutcome
-"""As names of the module, because looking up a member of an enumeration is slow."""
+"""Module-level names, because attribute lookup on an enum is slow."""
 
 
 class Prefix:
-    """What one origin has completed. `next` is the first sequence that is not complete: it holds the rest back."""
+    """What one origin has completed. `next` is the first incomplete sequence, which holds back all after it."""
 
     __slots__ = (
         "chunks_ahead",
@@ -75,9 +75,9 @@ class Prefix:
     def report(
         self, sequence: int, chunk: int, is_last: bool, watermark: int, attempt: int, chunk_base: int
     ) -> ReportOutcome:
-        """Take any report."""
-        known = self.open.get(sequence)
-        if known is None:
+        """Process any report."""
+        partial = self.open.get(sequence)
+        if partial is None:
             if sequence < self.next or sequence in self.waiting or (self.runs and runs_cover(self.runs, sequence)):
                 return self.repeat(sequence, watermark)
             if is_last and chunk == chunk_base:
@@ -85,52 +85,56 @@ class Prefix:
                 return self.complete(sequence, watermark)
             if len(self.open) + self.chunks_ahead >= self.max_pending:
                 self._refuse_chunk(sequence)
-            known = self.open[sequence] = OpenSequence(attempt, chunk_base, chunk, is_last, watermark)
-            self.chunks_ahead += len(known.ahead)
+            partial = self.open[sequence] = OpenSequence(attempt, chunk_base, chunk, is_last, watermark)
+            self.chunks_ahead += len(partial.ahead)
             return WAITING
-        if attempt < known.attempt:
+        if attempt < partial.attempt:
             self.stale += 1
             return STALE
-        if attempt > known.attempt:
-            self.chunks_ahead -= len(known.ahead)
+        if attempt > partial.attempt:
+            self.chunks_ahead -= len(partial.ahead)
             del self.open[sequence]
             return self.report(sequence, chunk, is_last, watermark, attempt, chunk_base)
-        if not self._report_chunk(known, sequence, chunk, is_last, watermark):
+        if not self._report_chunk(partial, sequence, chunk, is_last, watermark):
             self.duplicates += 1
             return DUPLICATE
-        if not known.is_complete():
+        if not partial.is_complete():
             return WAITING
         del self.open[sequence]
-        return self.complete(sequence, known.watermark)
+        return self.complete(sequence, partial.watermark)
 
-    def _report_chunk(self, known: OpenSequence, sequence: int, chunk: int, is_last: bool, watermark: int) -> bool:
-        ahead_before = len(known.ahead)
-        if len(self.open) + self.chunks_ahead >= self.max_pending and chunk > known.next and chunk not in known.ahead:
+    def _report_chunk(self, partial: OpenSequence, sequence: int, chunk: int, is_last: bool, watermark: int) -> bool:
+        ahead_before = len(partial.ahead)
+        if (
+            len(self.open) + self.chunks_ahead >= self.max_pending
+            and chunk > partial.next
+            and chunk not in partial.ahead
+        ):
             self._refuse_chunk(sequence)
         try:
-            is_new = known.report(chunk, is_last, watermark)
+            is_new = partial.report(chunk, is_last, watermark)
         except ChunkConflict as conflict:
             self.conflicts += 1
             conflict.fields["sequence"] = sequence
             raise
-        self.chunks_ahead += len(known.ahead) - ahead_before
+        self.chunks_ahead += len(partial.ahead) - ahead_before
         return is_new
 
     def repeat(self, sequence: int, watermark: int) -> ReportOutcome:
-        """Take another report of a complete sequence."""
+        """Process another report of a complete sequence."""
         self.duplicates += 1
         if sequence < self.next:
             self.watermark = max(self.watermark, watermark)
         elif sequence in self.waiting:
             self.waiting[sequence] = max(self.waiting[sequence], watermark)
         else:
-            place = run_index(self.runs, sequence)
-            run = self.runs[place]
-            self.runs[place] = run._replace(top=max(run.top, watermark))
+            index = run_index(self.runs, sequence)
+            run = self.runs[index]
+            self.runs[index] = run._replace(top=max(run.top, watermark))
         return DUPLICATE
 
     def complete(self, sequence: int, watermark: int) -> ReportOutcome:
-        """Take a sequence that has just become complete."""
+        """Add a sequence that has just become complete."""
         if sequence != self.next:
             if len(self.waiting) >= self.room:
                 self.pack()
@@ -146,7 +150,7 @@ class Prefix:
         return ADVANCED
 
     def complete_many(self, runs: list[Run], singles: dict[int, int]) -> None:
-        """Take sequences that have just become complete, none of which is known yet."""
+        """Add sequences that have just become complete, none of which was complete before."""
         if runs:
             insert_runs(self.runs, runs)
         self.waiting |= singles
@@ -155,7 +159,7 @@ class Prefix:
             self.pack()
 
     def drain(self) -> None:
-        """Move on over everything that waited for `next`."""
+        """Advance `next` over everything that waited for it."""
         while True:
             self._drain_waiting()
             if not self.runs or self.runs[-1].start != self.next:
@@ -186,36 +190,36 @@ class Prefix:
         self.next, self.watermark = sequence, top
 
     def pack(self) -> None:
-        """Turn the sequences that wait singly into runs."""
+        """Pack the sequences that wait singly into runs."""
         if self.waiting:
             insert_runs(
                 self.runs, [Run(sequence, sequence, watermark, 0) for sequence, watermark in self.waiting.items()]
             )
             self.waiting.clear()
-        # In proportion to the runs, so that packing costs the same for each sequence however many gaps there are.
+        # Proportional to the runs, so that the packing cost per sequence does not grow with the number of gaps.
         self.room = min(max(_SINGLES, len(self.runs)), self.max_pending)
 
     def pending(self) -> int:
-        """Return how many pieces are kept for what lies behind the gaps."""
+        """Return the number of objects kept for sequences behind gaps."""
         return len(self.runs) + len(self.waiting) + len(self.open) + self.chunks_ahead
 
     def gaps(self) -> Iterator[tuple[int, int]]:
-        """Return what is missing up to the highest sequence heard of, as inclusive ranges."""
+        """Yield the missing sequences up to the highest one reported, as inclusive ranges."""
         self.pack()
         missing = self.next
         for run in reversed(self.runs):
             yield missing, run.start - 1
             missing = run.end + 1
-        heard_of = max(self.open, default=missing - 1)
-        if heard_of >= missing:
-            yield missing, heard_of
+        highest = max(self.open, default=missing - 1)
+        if highest >= missing:
+            yield missing, highest
 
     def copy(self) -> "Prefix":
         """Return an independent copy."""
         twin = Prefix(self.next, self.watermark, self.max_pending)
         twin.waiting = dict(self.waiting)
         twin.runs = list(self.runs)
-        twin.open = {sequence: known.copy() for sequence, known in self.open.items()}
+        twin.open = {sequence: partial.copy() for sequence, partial in self.open.items()}
         twin.chunks_ahead = self.chunks_ahead
         twin.duplicates, twin.stale, twin.conflicts, twin.falls = (
             self.duplicates,
@@ -226,12 +230,14 @@ class Prefix:
         return twin
 
     def refuse_if_overfull(self) -> None:
-        """Raise if more waits than may, as a batch could leave it."""
+        """Raise an error if more than `max_pending` wait, as a batch could leave it."""
         self.pack()
         if len(self.runs) > self.max_pending:
-            raise self._full(self.runs[0].end, f"{len(self.runs)} runs of complete sequences")
+            raise self._limit_reached(self.runs[0].end, f"{len(self.runs)} runs of complete sequences")
         if len(self.open) + self.chunks_ahead > self.max_pending + 1:
-            raise self._full(max(self.open), f"{len(self.open) + self.chunks_ahead} parts of incomplete sequences")
+            raise self._limit_reached(
+                max(self.open), f"{len(self.open) + self.chunks_ahead} chunks of incomplete sequences"
+            )
 
     def _refuse_run_if_full(self, sequence: int) -> None:
         if sequence == self.next or len(self.waiting) + len(self.runs) < self.max_pending:
@@ -239,17 +245,17 @@ class Prefix:
         self.pack()
         touches_a_run = runs_cover(self.runs, sequence - 1) or runs_cover(self.runs, sequence + 1)
         if len(self.runs) >= self.max_pending and not touches_a_run:
-            raise self._full(sequence, f"{len(self.runs)} runs of complete sequences")
+            raise self._limit_reached(sequence, f"{len(self.runs)} runs of complete sequences")
 
     def _refuse_chunk(self, sequence: int) -> None:
         if sequence != self.next:
-            raise self._full(sequence, f"{len(self.open) + self.chunks_ahead} parts of incomplete sequences")
+            raise self._limit_reached(sequence, f"{len(self.open) + self.chunks_ahead} chunks of incomplete sequences")
 
-    def _full(self, sequence: int, kept: str) -> PendingLimitReached:
+    def _limit_reached(self, sequence: int, kept: str) -> PendingLimitReached:
         return PendingLimitReached(
-            f"Sequence {sequence} came while {self.next} is missing and {kept} wait behind it.",
-            rule=f"At most {self.max_pending} of them may wait (max_pending).",
-            remedy=f"Send what is missing, beginning with {self.next}, then this again; or raise max_pending.",
+            f"Sequence {sequence} was reported while {self.next} is missing and {kept} wait behind it.",
+            rule=f"At most {self.max_pending} may wait behind a gap (max_pending).",
+            remedy=f"Report the missing sequences from {self.next} on, then this one again; or raise max_pending.",
             sequence=sequence,
             missing=self.next,
             max_pending=self.max_pending,
@@ -257,22 +263,22 @@ class Prefix:
 
 
 def save_prefix(prefix: Prefix) -> dict[str, Any]:
-    """Return the prefix as JSON values; its size depends on the gaps, not on how far it has come."""
+    """Return the prefix as JSON values; the size depends on the gaps, not on its length."""
     prefix.pack()
     return {
         "next": prefix.next,
         "watermark": prefix.watermark if prefix.watermark != NO_WATERMARK else None,
         "runs": [list(run) for run in prefix.runs],
         "open": [
-            [sequence, known.attempt, known.next, sorted(known.ahead), known.last, known.watermark]
-            for sequence, known in sorted(prefix.open.items())
+            [sequence, partial.attempt, partial.next, sorted(partial.ahead), partial.last, partial.watermark]
+            for sequence, partial in sorted(prefix.open.items())
         ],
         **{counter: getattr(prefix, counter) for counter in _COUNTERS},
     }
 
 
 def load_prefix(state: dict[str, Any], max_pending: int) -> Prefix:
-    """Return the prefix that was saved."""
+    """Return a saved prefix."""
     watermark = state["watermark"]
     prefix = Prefix(
         check_int64(state["next"], "next sequence"),
@@ -290,9 +296,9 @@ def load_prefix(state: dict[str, Any], max_pending: int) -> Prefix:
 
 
 def merge_prefix(ours: Prefix, theirs: Prefix, chunk_base: int) -> Prefix:
-    """Return a prefix that knows what both know. The counters stay ours. Raises on a contradiction.
+    """Return the union of two prefixes; the counters are ours. Raises an error on a contradiction.
 
-    Order, grouping and repetition of merges make no difference: positions by union, watermarks by maximum.
+    Order, grouping and repetition of merges make no difference: positions merge by union, watermarks by maximum.
     """
     ours.pack()
     theirs.pack()
@@ -304,26 +310,26 @@ def merge_prefix(ours: Prefix, theirs: Prefix, chunk_base: int) -> Prefix:
         run = merged.runs.pop()
         merged.next = max(merged.next, run.end + 1)
         merged.watermark = max(merged.watermark, run.top)
-    for sequence, known in theirs.open.items():
+    for sequence, partial in theirs.open.items():
         mine = merged.open.get(sequence)
-        merged.open[sequence] = known.copy() if mine is None else mine.merged_with(known, chunk_base)
+        merged.open[sequence] = partial.copy() if mine is None else mine.merged_with(partial, chunk_base)
     falls, duplicates = merged.falls, merged.duplicates
-    for sequence, known in sorted(merged.open.items()):
+    for sequence, partial in sorted(merged.open.items()):
         if sequence < merged.next or runs_cover(merged.runs, sequence):
-            merged.repeat(sequence, known.watermark)
+            merged.repeat(sequence, partial.watermark)
             del merged.open[sequence]
-        elif known.is_complete():
+        elif partial.is_complete():
             del merged.open[sequence]
-            merged.complete(sequence, known.watermark)
+            merged.complete(sequence, partial.watermark)
     merged.pack()
     merged.falls, merged.duplicates = falls, duplicates
-    merged.chunks_ahead = sum(len(known.ahead) for known in merged.open.values())
+    merged.chunks_ahead = sum(len(partial.ahead) for partial in merged.open.values())
     merged.refuse_if_overfull()
     return merged
 
 
 def _unite_runs(runs: list[Run]) -> list[Run]:
-    """Return runs that may overlap as a descending list of separate ones."""
+    """Return runs that may overlap as a descending list of disjoint ones."""
     ascending: list[Run] = []
     for run in sorted(runs):
         if ascending and run.start <= ascending[-1].end + 1:

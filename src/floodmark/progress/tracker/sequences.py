@@ -1,7 +1,6 @@
-"""What waits behind a gap: sequences of which chunks are missing, and runs of complete sequences.
+"""What waits behind a gap: sequences with missing chunks, and runs of complete sequences.
 
-A list of runs is kept descending, the lowest run last, so that closing a gap is a `pop`, however many there are.
-Its size depends on the gaps alone.
+A list of runs is descending, the lowest run last, so that closing a gap is a `pop`. Its size depends only on the gaps.
 """
 
 from bisect import bisect_left
@@ -11,20 +10,20 @@ from typing import NamedTuple
 from floodmark.errors import ChunkConflict
 
 _NO_CHUNKS: frozenset[int] = frozenset()
-"""Shared by all sequences whose chunks come in order, which is most of them."""
+"""Shared by all sequences whose chunks arrive in order, which is most of them."""
 
 
 class OpenSequence:
     """The chunks seen of an incomplete sequence, as a set: all below `next`, and those in `ahead`.
 
-    A set and not a count: tasks are retried, so the same chunk may be reported any number of times. `is_in_order`
-    says that so far each chunk came right after the one before it.
+    It is a set and not a count, because retried tasks report the same chunk again. `is_in_order` is true while each
+    chunk came right after the one before it.
     """
 
     __slots__ = ("ahead", "attempt", "is_in_order", "last", "next", "watermark")
 
     def __init__(self, attempt: int, chunk_base: int, chunk: int, is_last: bool, watermark: int) -> None:
-        """Begin with one chunk."""
+        """Start with one chunk."""
         self.attempt = attempt
         self.watermark = watermark
         self.last = chunk if is_last else None
@@ -38,12 +37,12 @@ class OpenSequence:
             self.is_in_order = False
 
     def report(self, chunk: int, is_last: bool, watermark: int) -> bool:
-        """Take one chunk; return whether it is new. Raises `ChunkConflict`, and then nothing has changed."""
+        """Add one chunk; return whether it is new. If it raises `ChunkConflict`, nothing has changed."""
         following = self.next
         if self.last is None:
             if is_last:
                 if chunk < following or (self.ahead and max(self.ahead) >= chunk):
-                    raise _chunk_conflict(f"Chunk {chunk} was reported as the last one, but others say there is more.")
+                    raise _chunk_conflict(f"Chunk {chunk} was reported as the last one, but a later one was reported.")
                 self.last = chunk
                 self.is_in_order = False
         elif chunk > self.last or is_last != (chunk == self.last):
@@ -70,12 +69,12 @@ class OpenSequence:
         return True
 
     def merged_with(self, other: "OpenSequence", chunk_base: int) -> "OpenSequence":
-        """Return what both know together; the newer attempt wins, equal ones are united."""
+        """Return the union of both; the newer attempt wins."""
         if self.attempt != other.attempt:
             return max(self, other, key=_attempt_of).copy()
         merged = self.copy()
         others = [*range(chunk_base, other.next), *sorted(other.ahead)]
-        # First what lies below a last chunk, then the last one: a contradiction shows whichever side it is on.
+        # Add the last chunk at the end, so that a contradiction on either side is found.
         for chunk in others:
             if chunk != other.last:
                 merged.report(chunk, False, other.watermark)
@@ -90,13 +89,13 @@ class OpenSequence:
     def missing(self, limit: int) -> frozenset[int]:
         """Return the first `limit` chunk numbers that are known to be missing."""
         known_end = self.last if self.last is not None else max(self.ahead, default=self.next)
-        found: list[int] = []
+        missing: list[int] = []
         for chunk in range(self.next, known_end + 1):
-            if len(found) == limit:
+            if len(missing) == limit:
                 break
             if chunk not in self.ahead:
-                found.append(chunk)
-        return frozenset(found)
+                missing.append(chunk)
+        return frozenset(missing)
 
     def copy(self) -> "OpenSequence":
         """Return an independent copy."""
@@ -122,15 +121,15 @@ def _chunk_conflict(fact: str) -> ChunkConflict:
     return ChunkConflict(
         fact,
         rule="A sequence has one last chunk and none beyond it.",
-        remedy="If a retry split the sequence in another way, report it with a higher attempt.",
+        remedy="If a retry split the sequence differently, report it with a higher attempt number.",
     )
 
 
 class Run(NamedTuple):
-    """Consecutive complete sequences, `start` to `end` inclusive, and what they said of time.
+    """Consecutive complete sequences, `start` to `end` inclusive, with their highest watermark `top`.
 
-    A run is only ever consumed whole, so its highest watermark (`top`) is all that progress needs. `falls` is
-    a statistic: at least so many of its sequences had a watermark below that of one before them.
+    A run is only consumed as a whole, so `top` is all that progress needs. `falls` is a statistic: at least this many
+    of its sequences had a watermark below that of one before them.
     """
 
     start: int
@@ -139,7 +138,7 @@ class Run(NamedTuple):
     falls: int
 
     def then(self, after: "Run") -> "Run":
-        """Return this run and the one that begins where it ends, as one.
+        """Return this run joined with the one that begins right after it.
 
         >>> Run(7, 7, 50, 0).then(Run(8, 8, 40, 0))
         Run(start=7, end=8, top=50, falls=1)
@@ -149,7 +148,7 @@ class Run(NamedTuple):
 
 
 def join_runs(runs: Iterable[Run]) -> list[Run]:
-    """Return runs that do not overlap as a descending list, those that touch made one.
+    """Return non-overlapping runs as a descending list, with adjacent runs joined.
 
     >>> join_runs([Run(4, 4, 7, 0), Run(2, 2, 6, 0), Run(1, 1, 5, 0)])
     [Run(start=4, end=4, top=7, falls=0), Run(start=1, end=2, top=6, falls=0)]
@@ -164,9 +163,9 @@ def join_runs(runs: Iterable[Run]) -> list[Run]:
 
 
 def insert_runs(runs: list[Run], more: list[Run]) -> None:
-    """Put `more` (at least one, in any order, overlapping nothing) into a descending list, joining what touches.
+    """Insert `more` runs (at least one, in any order, without overlap) into a descending list, joining adjacent ones.
 
-    Only the part of the list that `more` reaches into is looked at, so the cost does not grow with the gaps elsewhere.
+    Only the affected part of the list is touched, so the cost does not grow with the gaps elsewhere.
 
     >>> runs = [Run(9, 9, 90, 0), Run(4, 4, 40, 0), Run(1, 1, 10, 0)]
     >>> insert_runs(runs, [Run(5, 8, 80, 0)])
@@ -193,8 +192,8 @@ def runs_cover(runs: list[Run], sequence: int) -> bool:
     >>> runs_cover([Run(8, 9, 0, 0), Run(2, 3, 0, 0)], 5)
     False
     """
-    place = run_index(runs, sequence)
-    return place < len(runs) and sequence <= runs[place].end
+    index = run_index(runs, sequence)
+    return index < len(runs) and sequence <= runs[index].end
 
 
 def _negated_start(run: Run) -> int:

@@ -20,10 +20,10 @@ _FIRST_ATTEMPT: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class OriginStatistics:
-    """One origin in numbers.
+    """Statistics of one origin.
 
-    `prefix` is the last sequence of the gap-free prefix. `pending` counts the pieces kept for what lies behind
-    the gaps. `regressions` is a lower bound: so many sequences had a watermark below that of one before them.
+    `prefix` is the last sequence of the gap-free prefix. `pending` counts what is kept for sequences behind gaps.
+    `regressions` counts sequences with a watermark below that of one before them; it is a lower bound.
     """
 
     prefix: int
@@ -38,7 +38,7 @@ class OriginStatistics:
 
     @classmethod
     def of(cls, prefix: Prefix, *, closed: bool) -> "OriginStatistics":
-        """Return the numbers of one prefix."""
+        """Return the statistics of one prefix."""
         return cls(
             prefix=prefix.next - 1,
             watermark=time_or_none(prefix.watermark),
@@ -54,7 +54,7 @@ class OriginStatistics:
 
 @dataclass(frozen=True, slots=True)
 class BatchOutcome:
-    """What a batch of reports did: the origins whose prefix grew, and how many rows were not news."""
+    """What a batch of reports did: the origins whose prefix grew, and how many rows were duplicates or stale."""
 
     advanced: tuple[Name, ...]
     duplicates: int
@@ -64,9 +64,9 @@ class BatchOutcome:
 class Tracker:
     """Per origin the longest gap-free prefix of sequences and its watermark; over all origins the minimum.
 
-    Work is numbered before it is handed out: an origin numbers its sequences 1, 2, 3, ... and a sequence may be
-    split into chunks, the last of which says so. Whoever finishes a piece reports it, in any order and as often
-    as it likes. A sequence counts when all its chunks were seen, and only if every sequence before it counts.
+    Work is numbered before it is handed out: an origin numbers its sequences 1, 2, 3, ... and a sequence may be split
+    into chunks, the last of which is marked. Each finished chunk is reported, in any order and any number of times. A
+    sequence counts when all its chunks were reported and every sequence before it counts.
 
     >>> tracker = Tracker(["p0", "p1"])
     >>> tracker.update("p0", 1, 0, True, 100)
@@ -80,7 +80,7 @@ class Tracker:
     >>> tracker.watermark
     70
 
-    Not for several threads at once: the caller holds a lock, or gives each thread a tracker and merges them.
+    Not thread-safe: use a lock, or one tracker per thread and merge them.
     """
 
     __slots__ = ("_chunk_base", "_first", "_max_pending", "_origins")
@@ -90,8 +90,8 @@ class Tracker:
     ) -> None:
         """Track `origins`, whose sequences start at `first` and whose chunks start at `chunk_base`.
 
-        `max_pending` bounds for each origin the runs of complete sequences, and the parts of incomplete ones,
-        that may wait behind gaps; a report beyond it is refused.
+        `max_pending` limits, per origin, the runs of complete sequences and the chunks of incomplete ones that may wait
+        behind gaps; a report beyond it raises PendingLimitReached.
         """
         self._first = check_int64(first, "first sequence")
         self._chunk_base = check_int64(chunk_base, "chunk base")
@@ -99,8 +99,8 @@ class Tracker:
         if self._max_pending < 1:
             raise InvalidOption(
                 f"max_pending is {max_pending}.",
-                rule="At least one report must be able to wait.",
-                remedy="Leave it out, or give a number from 1 up.",
+                rule="max_pending must be at least 1.",
+                remedy="Omit max_pending, or set it to 1 or more.",
                 max_pending=max_pending,
             )
         self._origins = OriginRegistry()
@@ -110,9 +110,9 @@ class Tracker:
     def update(
         self, origin: Name, sequence: int, chunk: int, last: bool, watermark: int, attempt: int = 0
     ) -> ReportOutcome:
-        """Take one report: `chunk` of `sequence` is done, and time has come to `watermark` with it.
+        """Process one report: `chunk` of `sequence` is done, with this watermark.
 
-        A report of a higher `attempt` starts an incomplete sequence anew; one of a lower attempt is ignored.
+        A report of a higher `attempt` restarts an incomplete sequence; one of a lower attempt is ignored.
 
         >>> tracker = Tracker(["p0"])
         >>> tracker.update("p0", 1, 1, True, 20)
@@ -122,21 +122,26 @@ class Tracker:
         >>> tracker.local("p0")
         20
         """
-        # The common cases stand here in full: one more call for each report would cost a third of the speed.
+        # The common cases are inlined here: one more call per report would cost a third of the speed.
         if type(sequence) is type(watermark) is int and INT64_MIN <= watermark < INT64_MAX:
             prefix = self._origins.open.get(origin)
             if prefix is not None and (last is True or last is False):
-                known = prefix.open.get(sequence)
-                if known is not None:
-                    if chunk == known.next and type(chunk) is int and attempt is known.attempt and known.is_in_order:
-                        known.next = chunk + 1
-                        if watermark > known.watermark:
-                            known.watermark = watermark
+                partial = prefix.open.get(sequence)
+                if partial is not None:
+                    if (
+                        chunk == partial.next
+                        and type(chunk) is int
+                        and attempt is partial.attempt
+                        and partial.is_in_order
+                    ):
+                        partial.next = chunk + 1
+                        if watermark > partial.watermark:
+                            partial.watermark = watermark
                         if last:
                             del prefix.open[sequence]
-                            return prefix.complete(sequence, known.watermark)
+                            return prefix.complete(sequence, partial.watermark)
                         return WAITING
-                # Identity is enough for a shortcut: small numbers are shared, any other number takes the way below.
+                # Identity is enough for this shortcut: small ints are shared, and others take the slow path below.
                 elif last and chunk is self._chunk_base and attempt is _FIRST_ATTEMPT:
                     if sequence == prefix.next:
                         if watermark > prefix.watermark:
@@ -170,7 +175,7 @@ class Tracker:
         if not isinstance(last, bool | np.bool_):
             raise InvalidValue(
                 f"The last flag is {last!r}.",
-                rule="It must be true or false.",
+                rule="The last flag must be True or False.",
                 remedy="Pass True with the last chunk of a sequence, else False.",
                 value=last,
             )
@@ -188,7 +193,7 @@ class Tracker:
         last: ArrayLike | None = None,
         attempt: ArrayLike | None = None,
     ) -> BatchOutcome:
-        """Take many reports at once, as columns (numpy, Arrow or lists): all of them, or on an error none.
+        """Process many reports, as columns (numpy, Arrow or lists); on an error none is applied.
 
         `origin` is one name for all rows, or a column. Without `chunk` and `last`, each row is a whole sequence.
 
@@ -202,7 +207,7 @@ class Tracker:
             sequence, watermark, chunk, last, attempt, first=self._first, chunk_base=self._chunk_base
         )
         plans = [
-            (name, self._origins.all[name], self._plan(name, part)) for name, part in self._by_origin(origin, reports)
+            (name, self._origins.all[name], self._plan(name, rows)) for name, rows in self._by_origin(origin, reports)
         ]
         return BatchOutcome(
             advanced=tuple([name for name, prefix, plan in plans if apply_plan(prefix, plan)]),
@@ -211,7 +216,7 @@ class Tracker:
         )
 
     def update_arrow(self, table: Any) -> BatchOutcome:
-        """Take an Arrow table or record batch with the columns of `update_batch` by their names.
+        """Process an Arrow table or record batch with the columns of `update_batch`.
 
         >>> import pyarrow as pa
         >>> Tracker(["p0"]).update_arrow(pa.table({"origin": ["p0"], "sequence": [1], "watermark": [5]}))
@@ -223,13 +228,13 @@ class Tracker:
             raise BatchInvalid(
                 f"The table has the columns {', '.join(sorted(names))}.",
                 rule="It must have origin, sequence and watermark, and may have chunk, last and attempt.",
-                remedy="Select and rename the columns first.",
+                remedy="Select and rename the columns to these names.",
                 columns=sorted(names),
             )
         return self.update_batch(**{name: table.column(name) for name in names})
 
     def add(self, origin: Name, *, after: int | None = None, watermark: int | None = None) -> None:
-        """Track one more origin, from its first sequence or from `after` one that is known to be complete.
+        """Add an origin, which starts at its first sequence, or `after` one that is known to be complete.
 
         The tracker's watermark waits for it, but never falls because of it.
 
@@ -243,7 +248,7 @@ class Tracker:
         self._origins.add(origin, Prefix(first, time, self._max_pending))
 
     def close(self, origin: Name) -> None:
-        """Leave `origin` out of the minimum from now on: nothing more will come from it.
+        """Exclude `origin` from the minimum from now on: nothing more will come from it.
 
         >>> tracker = Tracker(["p0", "p1"])
         >>> _ = tracker.update("p1", 1, 0, True, 50)
@@ -254,9 +259,9 @@ class Tracker:
         self._origins.close(origin)
 
     def merge(self, other: "Tracker") -> None:
-        """Learn all that `other` knows: its origins, what it saw of them, and which it closed.
+        """Merge the state of `other` into this tracker: its origins, their progress, and which are closed.
 
-        Merging is a union: order, grouping and repetition make no difference. The statistics stay this tracker's.
+        Merging is a union: order, grouping and repetition make no difference. The statistics remain this tracker's.
 
         >>> left, right = Tracker(["p0"]), Tracker(["p0"])
         >>> _ = left.update("p0", 1, 0, True, 10), right.update("p0", 2, 0, True, 20)
@@ -268,18 +273,18 @@ class Tracker:
             raise InvalidOption(
                 f"One tracker counts from sequence {self._first} and chunk {self._chunk_base}, "
                 f"the other from {other._first} and {other._chunk_base}.",
-                rule="Only trackers that count alike can be merged.",
-                remedy="Create both with the same first and chunk_base.",
+                rule="Trackers can be merged only if both start at the same numbers.",
+                remedy="Create both trackers with the same first and chunk_base.",
             )
         self._origins.merge(other._origins, self._chunk_base)
 
     @property
     def watermark(self) -> int | None:
-        """The minimum over all origins that are not closed; None while one of them has not said anything.
+        """The minimum over all open origins; None while one of them has no watermark.
 
         It never falls: not when an origin is added, and not when the last one is closed.
         """
-        return time_or_none(self._origins.reached())
+        return time_or_none(self._origins.minimum())
 
     @property
     def origins(self) -> tuple[Name, ...]:
@@ -303,7 +308,7 @@ class Tracker:
         return self._origins.prefix(origin).next - 1
 
     def gaps(self, origin: Name) -> list[tuple[int, int]]:
-        """Return what is not complete below the highest sequence heard of, as inclusive ranges.
+        """Return the incomplete sequences below the highest one reported, as inclusive ranges.
 
         >>> tracker = Tracker(["p0"])
         >>> _ = tracker.update_batch("p0", [1, 3, 4, 6], [1, 3, 4, 6])
@@ -315,7 +320,7 @@ class Tracker:
     def missing_chunks(self, origin: Name, sequence: int, limit: int = 1000) -> frozenset[int]:
         """Return the chunks of `sequence` known to be missing, at most the first `limit` of them.
 
-        Of a sequence that was never heard of, only the first chunk is known to be missing.
+        Of a sequence without any report, only the first chunk is known to be missing.
 
         >>> tracker = Tracker(["p0"])
         >>> _ = tracker.update("p0", 1, 2, True, 10)
@@ -326,11 +331,11 @@ class Tracker:
         number = check_from(self._first, sequence, "sequence")
         if prefix.is_complete(number):
             return frozenset()
-        known = prefix.open.get(number)
-        return frozenset({self._chunk_base}) if known is None else known.missing(limit)
+        partial = prefix.open.get(number)
+        return frozenset({self._chunk_base}) if partial is None else partial.missing(limit)
 
     def is_complete(self, origin: Name, sequence: int) -> bool:
-        """Return whether all of `sequence` has been seen, before or behind a gap: a restart can skip it.
+        """Return whether all of `sequence` was reported, also behind a gap: a restart can skip it.
 
         >>> tracker = Tracker(["p0"])
         >>> _ = tracker.update("p0", 2, 0, True, 20)
@@ -340,7 +345,7 @@ class Tracker:
         return self._origins.prefix(origin).is_complete(check_int64(sequence, "sequence"))
 
     def statistics(self) -> dict[Name, OriginStatistics]:
-        """Return the state of each origin in numbers.
+        """Return the statistics of each origin.
 
         >>> tracker = Tracker(["p0"])
         >>> _ = tracker.update("p0", 1, 0, True, 10), tracker.update("p0", 1, 0, True, 10)
@@ -354,7 +359,7 @@ class Tracker:
         }
 
     def snapshot(self) -> Snapshot:
-        """Return everything as JSON values, in space that depends on the gaps and not on the past.
+        """Return the state as JSON values; its size depends on the gaps, not on the length of the past.
 
         >>> tracker = Tracker(["p0"])
         >>> _ = tracker.update("p0", 1, 0, True, 10)
@@ -371,7 +376,7 @@ class Tracker:
 
     @classmethod
     def restore(cls, snapshot: Snapshot) -> "Tracker":
-        """Return the tracker that `snapshot` was taken of."""
+        """Return a tracker with the state of `snapshot`."""
         with open_snapshot(snapshot, "tracker") as state:
             tracker = cls(first=state["first"], chunk_base=state["chunk_base"], max_pending=state["max_pending"])
             tracker._origins.load(state, tracker._max_pending)
@@ -391,5 +396,5 @@ class Tracker:
 
 
 def time_or_none(watermark: int) -> int | None:
-    """Return a watermark as the caller sees it: None before there is one."""
+    """Return a watermark for the caller: None if there is none yet."""
     return None if watermark == NO_WATERMARK else watermark

@@ -1,5 +1,5 @@
-"""The endpoints under /v1, one file a resource: its routes, the forms of its requests and answers, and their checks.
+"""The endpoints under /v1, one file for each resource: routes, request and response models, checks.
 
-Only `floodmark.service.app` and the middleware import these files. Start with `streams`, the simplest; `writers`
-takes marks, by far the most frequent request. The client's half is in `floodmark.streams.remote`.
+Only `floodmark.service.app` imports these files. Start with `streams`, the simplest; `writers` takes marks, by far the
+most frequent request. The client side is `floodmark.streams.remote`.
 """

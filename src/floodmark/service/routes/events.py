@@ -1,4 +1,4 @@
-"""Events: written, read, and how far they go; and transactions that write them all or none."""
+"""Events: append, read, ends of segments; and transactions, which write all of their events or none."""
 
 from collections.abc import AsyncIterator, Iterator
 from typing import Annotated, Any, Final, Literal
@@ -29,7 +29,7 @@ from floodmark.streams.remote.wire import ARROW, ChunkPacker, save_commit, unpac
 
 
 class EndsView(BaseModel):
-    """How far segments are filled."""
+    """The end offset of each segment."""
 
     ends: dict[str, int]
 
@@ -38,7 +38,7 @@ ROUTES = APIRouter(tags=["events"])
 
 _BINARY: Final = {"schema": {"type": "string", "format": "binary"}}
 EVENTS_BODY: Final[dict[str, Any]] = {"requestBody": {"required": True, "content": {ARROW: _BINARY}}}
-"""What the OpenAPI document says of a body with events."""
+"""The OpenAPI description of a body with events."""
 
 Offset = Annotated[int, Query(ge=0, le=INT64_MAX)]
 WriterId = Annotated[str, Query(min_length=1, max_length=200)]
@@ -46,7 +46,7 @@ WriterId = Annotated[str, Query(min_length=1, max_length=200)]
 
 @ROUTES.get("/streams/{stream}/ends", response_model=EndsView)
 async def show_ends(context: Context, stream: StreamId, name: StreamName = None) -> JsonResponse:
-    """Return how far each segment is filled, sealed ones included."""
+    """Return the end offset of each segment, sealed ones included."""
     info = await context.stream(stream, name, "read")
     return JsonResponse({"ends": save_position(await context.run(context.backend.log.ends, info))})
 
@@ -58,10 +58,10 @@ async def append(
     stream: StreamId,
     writer: WriterId,
     instance: Offset,
-    first: Annotated[int, Query(ge=0, le=INT64_MAX, description="The writer's own number of the first event.")],
+    first: Annotated[int, Query(ge=0, le=INT64_MAX, description="The writer's number of the first event.")],
     name: StreamName = None,
 ) -> JsonResponse:
-    """Keep events, each once. The last column of the batches is where the key of each event lies, from 0 to below 1."""
+    """Append events, each once. The last column of a batch is the position of each key in the key space [0, 1)."""
     info = await context.stream(stream, name, "write")
     body = await read_arrow_body(request)
 
@@ -85,22 +85,22 @@ async def read(
     end: Offset,
     name: StreamName = None,
 ) -> Response:
-    """Return the events of a segment from one offset to before another, as far as they are there.
+    """Return the events of a segment from offset `start` to before `end`, as far as they exist.
 
-    Each batch says in its metadata, as `first`, which offset its first event has.
+    The metadata of each batch holds the offset of its first event, as `first`.
     """
     info = await context.stream(stream, name, "read")
     if end < start:
         raise OffsetOutOfRange(
-            f"Events of segment {segment} were to be read from {start} to {end}.",
-            rule="A segment is read forward.",
-            remedy="Take offsets from ends, a cut, or a chunk that was read.",
+            f"Segment {segment} cannot be read from {start} to {end}.",
+            rule="The end of a range is not below its start.",
+            remedy="Take the offsets from /ends, from a cut, or from a batch that was read.",
             segment=segment,
             start=start,
             end=end,
         )
     chunks = await context.run(_open_chunks, context, info, segment, start, end)
-    # The first one is looked for before the answer begins: afterwards its status could not tell of an error.
+    # Read the first chunk before the response begins, so that an error still gets its own status.
     first = await context.run(next, chunks, None)
     return StreamingResponse(_packed_chunks(context, info, chunks, first), media_type=ARROW)
 
@@ -117,53 +117,53 @@ async def _packed_chunks(
 ) -> AsyncIterator[bytes]:
     packer = ChunkPacker(schema_of(info))
 
-    def piece() -> bytes | None:
+    def next_piece() -> bytes | None:
         chunk = next(chunks, None)
         return None if chunk is None else packer.pack(chunk)
 
     if first is not None:
         yield packer.pack(first)
-        while (packed := await context.run(piece)) is not None:
+        while (packed := await context.run(next_piece)) is not None:
             yield packed
     yield packer.end()
 
 
 async def read_arrow_body(request: Request) -> bytes:
-    """Return the body of a request with events, or refuse one that is something else."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != ARROW:
-        raise bad_request(f"The content type is {kind!r:.100}.", f"Send an Arrow IPC stream as {ARROW}.")
+    """Return the body of a request with events; refuse another content type."""
+    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if content_type != ARROW:
+        raise bad_request(f"The content type is {content_type!r:.100}.", f"Send an Arrow IPC stream as {ARROW}.")
     return await request.body()
 
 
 class NewTransactionForm(AuthorForm):
-    """A transaction to begin. Who brings its id may ask again when the answer was lost."""
+    """A transaction to begin. With an id chosen by the client the request is idempotent."""
 
     transaction: Annotated[str, Field(pattern=r"^[A-Za-z0-9_\-]{1,64}$")] | None = None
     timeout: Annotated[int, Field(ge=1, le=10**15)] | None = None
 
 
 class CommitForm(Form):
-    """A commit to ask for, and the time to note with it."""
+    """A commit, and the mark to note with it."""
 
     key: Name | None = None
     time: Int64 | None = None
 
 
 class TransactionView(BaseModel):
-    """A transaction that was begun."""
+    """The id of a transaction."""
 
     transaction: str
 
 
 class TransactionStateView(BaseModel):
-    """Where a transaction is."""
+    """The state of a transaction."""
 
     state: Literal["open", "committing", "committed", "aborting", "aborted"]
 
 
 class CommitView(BaseModel):
-    """What a commit came to."""
+    """The result of a commit: the position behind its events, and the outcome of its mark."""
 
     position: dict[str, int]
     outcome: MarkOutcomeValue | None
@@ -188,7 +188,7 @@ async def begin(context: Context, stream: StreamId, form: NewTransactionForm, na
 async def show_state(
     context: Context, stream: StreamId, transaction: TransactionId, name: StreamName = None
 ) -> JsonResponse:
-    """Return where a transaction is."""
+    """Return the state of a transaction."""
     info = await context.stream(stream, name, "write")
     state = await context.run(context.backend.transactions.state, info, transaction)
     return JsonResponse({"state": state.value})
@@ -200,10 +200,10 @@ async def add_part(
     request: Request,
     stream: StreamId,
     transaction: TransactionId,
-    part: Annotated[int, Path(ge=0, le=INT64_MAX, description="The parts are kept in the order of their numbers.")],
+    part: Annotated[int, Path(ge=0, le=INT64_MAX, description="Parts are committed in the order of their numbers.")],
     name: StreamName = None,
 ) -> JsonResponse:
-    """Keep events apart until their transaction is committed. A part that comes twice is kept once."""
+    """Stage events until their transaction is committed. Sending a part again is idempotent."""
     info = await context.stream(stream, name, "write")
     body = await read_arrow_body(request)
     await context.run(
@@ -216,10 +216,10 @@ async def add_part(
 async def request_commit(
     context: Context, stream: StreamId, transaction: TransactionId, form: CommitForm, name: StreamName = None
 ) -> JsonResponse:
-    """Ask for a commit. From here on it comes, after those that were asked for before."""
+    """Request a commit. It will be carried out after the writer's earlier requests, even if the client dies."""
     info = await context.stream(stream, name, "write")
     if (form.key is None) != (form.time is None):
-        raise bad_request("A commit has a key without a time, or a time without a key.", "Give both, or neither.")
+        raise bad_request("A commit has a key without a time, or a time without a key.", "Send both, or neither.")
     if form.key is not None:
         current = await context.run(context.backend.catalog.refresh, info)
         current.settings.key(form.key)
@@ -233,7 +233,7 @@ async def request_commit(
 async def finish(
     context: Context, stream: StreamId, transaction: TransactionId, name: StreamName = None
 ) -> JsonResponse:
-    """Commit a transaction for which that was asked, and return what it came to."""
+    """Carry out a requested commit and return its result."""
     info = await context.stream(stream, name, "write")
     result = await context.run(context.backend.transactions.finish, info, transaction)
     context.backend.wake()
@@ -244,7 +244,7 @@ async def finish(
 async def abort(
     context: Context, stream: StreamId, transaction: TransactionId, name: StreamName = None
 ) -> JsonResponse:
-    """Give a transaction up."""
+    """Abort a transaction."""
     info = await context.stream(stream, name, "write")
     await context.run(context.backend.transactions.abort, info, transaction)
     return JsonResponse({})

@@ -1,7 +1,7 @@
-"""Reader groups: made, found, read with, and set to another place.
+"""Reader groups: create, find, read, checkpoint, reset.
 
-A token that may read all streams of a group may read with it. To delete or reset it, or to expel readers of
-others, needs the scope to write. The forms are the values of `floodmark.streams.readers`, as they save themselves.
+Reading with a group needs the scope 'read' in all of its streams; deleting or resetting it, or expelling readers, needs
+'write'. The forms are the saved values of `floodmark.streams.groups`.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from floodmark.streams.groups.state import GroupState
 
 ClientId = Annotated[str, Field(pattern=r"^[A-Za-z0-9_\-]{1,64}$")]
 SegmentNumber = Annotated[int, Field(ge=0, lt=2**31, strict=True)]
-# As JSON has no tuples, lists are taken for them.
+# strict=False: JSON has lists in place of tuples.
 StreamSegment = Annotated[tuple[Name, SegmentNumber], Field(strict=False)]
 StreamSegmentValue = Annotated[tuple[Name, SegmentNumber, Int64], Field(strict=False)]
 MarksLogPlace = Annotated[tuple[Name, Name, Int64], Field(strict=False)]
@@ -42,7 +42,7 @@ class RefForm(Form):
 
 
 class BoundForm(Form):
-    """A place in a stream to begin or end at."""
+    """A position in a stream to start or end at."""
 
     kind: Literal["bound"]
     version: FormatVersion
@@ -54,7 +54,7 @@ class BoundForm(Form):
 
 
 class BoundsForm(Form):
-    """What a group is to read of a stream."""
+    """The range that a group reads of a stream."""
 
     kind: Literal["stream-bounds"]
     version: FormatVersion
@@ -66,7 +66,7 @@ class BoundsForm(Form):
 
 
 class NewGroupForm(Form):
-    """A group to create. Who asks again with the same id gets the same group."""
+    """A group to create. Repeating the request with the same id is idempotent."""
 
     kind: Literal["new-group"]
     version: FormatVersion
@@ -76,7 +76,7 @@ class NewGroupForm(Form):
 
 
 class JoinForm(Form):
-    """A reader that comes, and for how many microseconds it may be silent."""
+    """A reader that joins, and its heartbeat ttl in microseconds."""
 
     reader: Name
     instance: ClientId
@@ -84,14 +84,14 @@ class JoinForm(Form):
 
 
 class ExpelForm(Form):
-    """A reader that is to go."""
+    """A reader to expel."""
 
     reader: Name
     instance: ClientId
 
 
 class ReportForm(Form):
-    """What a reader says of itself."""
+    """The progress of a reader."""
 
     kind: Literal["reader-report"]
     version: FormatVersion
@@ -106,7 +106,7 @@ class ReportForm(Form):
 
 
 class StartCheckpointForm(Form):
-    """A checkpoint to begin, and after how many microseconds it is given up."""
+    """A checkpoint to start, and its timeout in microseconds."""
 
     checkpoint: ClientId
     name: Name
@@ -114,20 +114,20 @@ class StartCheckpointForm(Form):
 
 
 class CheckpointForm(Form):
-    """A checkpoint, by its id."""
+    """The id of a checkpoint."""
 
     checkpoint: ClientId
 
 
 class ResetForm(Form):
-    """Where a group is to be set; asked for twice under one id, it is done once."""
+    """The new positions of a group. Repeating a reset with the same id is idempotent."""
 
     reset: ClientId
     streams: Annotated[list[BoundsForm], Field(max_length=MAX_STREAMS)]
 
 
 class StreamSubscriptionForm(Form):
-    """What is known of a stream."""
+    """The last state of a stream that the client has seen."""
 
     kind: Literal["wanted-stream"]
     version: FormatVersion
@@ -138,7 +138,7 @@ class StreamSubscriptionForm(Form):
 
 
 class SubscriptionForm(Form):
-    """What is known of a group and its streams."""
+    """The last state of a group and its streams that the client has seen."""
 
     kind: Literal["wanted"]
     version: FormatVersion
@@ -148,14 +148,14 @@ class SubscriptionForm(Form):
 
 
 class NewsForm(Form):
-    """What somebody knows, and for how many seconds to wait for more."""
+    """The state that the client has seen, and how many seconds to wait for a newer one."""
 
     wanted: SubscriptionForm
     seconds: Annotated[float, Field(ge=0, strict=False)]
 
 
 class GroupView(BaseModel):
-    """All that is kept of a group."""
+    """The stored state of a group."""
 
     kind: Literal["reader-group"]
     version: int
@@ -172,13 +172,13 @@ class GroupView(BaseModel):
 
 
 class GroupsView(BaseModel):
-    """Groups, by their names."""
+    """Groups, sorted by name."""
 
     groups: list[GroupView]
 
 
 class NewsView(BaseModel):
-    """What holds now of all that was asked about."""
+    """The current state of everything in the subscription."""
 
     kind: Literal["news"]
     version: int
@@ -189,7 +189,7 @@ class NewsView(BaseModel):
 ROUTES = APIRouter(tags=["groups"])
 
 GroupId = Annotated[int, Path(ge=0, le=INT64_MAX, description="The id of the group.")]
-GroupName = Annotated[str, Query(alias="name", min_length=1, max_length=200, description="What it is called.")]
+GroupName = Annotated[str, Query(alias="name", min_length=1, max_length=200, description="The name of the group.")]
 
 _FIRST_PAUSE: Final = 0.005
 _LONGEST_PAUSE: Final = 0.02
@@ -200,7 +200,7 @@ def _group_response(state: GroupState, status: int = 200) -> JsonResponse:
 
 
 async def _allowed_group(context: RequestContext, number: int, name: str, scope: Scope) -> GroupRef:
-    """Return a group, if the token is good for that in all of its streams. One that is gone is told of when used."""
+    """Check that the token permits `scope` in all streams of a group. A deleted group is reported when it is used."""
     try:
         state = await context.run(context.backend.groups.find, name)
     except UnknownGroup:
@@ -221,7 +221,7 @@ def _may_see(context: RequestContext, state: GroupState) -> bool:
 
 @ROUTES.get("/groups", response_model=GroupsView)
 async def list_groups(context: Context) -> JsonResponse:
-    """Return the groups all of whose streams the token is good for."""
+    """Return the groups whose streams the token covers."""
     context.allow_some("read")
     groups = await context.run(context.backend.groups.all)
     return JsonResponse({"groups": [state.save() for state in groups if _may_see(context, state)]})
@@ -233,23 +233,23 @@ async def create_group(context: Context, form: NewGroupForm) -> JsonResponse:
     context.allow_some("read")
     for bounds in form.streams:
         context.allow("read", bounds.stream)
-    made = await context.run(context.backend.groups.create, NewGroup.load(form.model_dump()))
-    # The answer to one that was there before must not tell of streams that the token is not good for.
-    _allow_all_streams(context, "read", made)
-    return _group_response(made, 201)
+    state = await context.run(context.backend.groups.create, NewGroup.load(form.model_dump()))
+    # An existing group must not reveal streams that the token does not cover.
+    _allow_all_streams(context, "read", state)
+    return _group_response(state, 201)
 
 
 @ROUTES.get("/group", response_model=GroupView)
 async def find_group(context: Context, name: GroupName) -> JsonResponse:
-    """Return the group of a name."""
+    """Return the group with a name."""
     context.allow_some("read")
     try:
         state = await context.run(context.backend.groups.find, name)
     except UnknownGroup as unknown:
-        # The guess must not tell of groups that the token may not see.
+        # The suggestion must not reveal groups that the token does not cover.
         groups = await context.run(context.backend.groups.all)
-        seen = [one.name for one in groups if _may_see(context, one)]
-        remedy = did_you_mean(name, seen, otherwise="Create it with create_group().")
+        visible = [group.name for group in groups if _may_see(context, group)]
+        remedy = did_you_mean(name, visible, otherwise="Create it with create_group().")
         raise UnknownGroup(unknown.fact, rule=unknown.rule, remedy=remedy, **unknown.fields) from None
     _allow_all_streams(context, "read", state)
     return _group_response(state)
@@ -257,7 +257,7 @@ async def find_group(context: Context, name: GroupName) -> JsonResponse:
 
 @ROUTES.delete("/groups/{group}", response_model=DoneView)
 async def delete_group(context: Context, group: GroupId, name: GroupName) -> JsonResponse:
-    """Forget a group."""
+    """Delete a group."""
     ref = await _allowed_group(context, group, name, "write")
     await context.run(context.backend.groups.delete, ref)
     return JsonResponse({})
@@ -265,21 +265,21 @@ async def delete_group(context: Context, group: GroupId, name: GroupName) -> Jso
 
 @ROUTES.post("/groups/{group}/join", response_model=GroupView)
 async def join(context: Context, group: GroupId, form: JoinForm, name: GroupName) -> JsonResponse:
-    """Take a reader in."""
+    """Add a reader to a group."""
     ref = await _allowed_group(context, group, name, "read")
     return _group_response(await context.run(context.backend.groups.join, ref, form.reader, form.instance, form.ttl))
 
 
 @ROUTES.post("/groups/{group}/sync", response_model=GroupView)
 async def sync(context: Context, group: GroupId, form: ReportForm, name: GroupName) -> JsonResponse:
-    """Take what a reader says of itself, and return where the group is then."""
+    """Store the progress of a reader and return the state of the group."""
     ref = await _allowed_group(context, group, name, "read")
     return _group_response(await context.run(context.backend.groups.sync, ref, Report.load(form.model_dump())))
 
 
 @ROUTES.post("/groups/{group}/leave", response_model=DoneView)
 async def leave(context: Context, group: GroupId, form: ReportForm, name: GroupName) -> JsonResponse:
-    """Take the last word of a reader; its segments are free from then on."""
+    """Store the final progress of a reader and release its segments."""
     ref = await _allowed_group(context, group, name, "read")
     await context.run(context.backend.groups.leave, ref, Report.load(form.model_dump()))
     return JsonResponse({})
@@ -287,23 +287,23 @@ async def leave(context: Context, group: GroupId, form: ReportForm, name: GroupN
 
 @ROUTES.post("/groups/{group}/expel", response_model=GroupView)
 async def expel(context: Context, group: GroupId, form: ExpelForm, name: GroupName) -> JsonResponse:
-    """Send a reader away that is known to be dead."""
+    """Remove a dead reader from a group."""
     ref = await _allowed_group(context, group, name, "write")
     return _group_response(await context.run(context.backend.groups.expel, ref, form.reader, form.instance))
 
 
 @ROUTES.post("/groups/{group}/tend", response_model=GroupView)
 async def tend(context: Context, group: GroupId, name: GroupName) -> JsonResponse:
-    """Settle what time alone changes, such as readers that have fallen silent, and return the group."""
+    """Apply changes that depend on time only, such as readers whose heartbeats stopped, and return the group."""
     ref = await _allowed_group(context, group, name, "read")
-    return _group_response(await context.run(context.backend.groups.tend, ref))
+    return _group_response(await context.run(context.backend.groups.refresh, ref))
 
 
 @ROUTES.post("/groups/{group}/start-checkpoint", response_model=GroupView)
 async def start_checkpoint(
     context: Context, group: GroupId, form: StartCheckpointForm, name: GroupName
 ) -> JsonResponse:
-    """Begin a checkpoint."""
+    """Start a checkpoint."""
     ref = await _allowed_group(context, group, name, "read")
     start = context.backend.groups.start_checkpoint
     return _group_response(await context.run(start, ref, form.checkpoint, form.name, form.timeout))
@@ -311,34 +311,34 @@ async def start_checkpoint(
 
 @ROUTES.post("/groups/{group}/cancel-checkpoint", response_model=GroupView)
 async def cancel_checkpoint(context: Context, group: GroupId, form: CheckpointForm, name: GroupName) -> JsonResponse:
-    """Give a checkpoint up that is not complete."""
+    """Cancel an incomplete checkpoint."""
     ref = await _allowed_group(context, group, name, "read")
     return _group_response(await context.run(context.backend.groups.cancel_checkpoint, ref, form.checkpoint))
 
 
 @ROUTES.post("/groups/{group}/reset", response_model=GroupView)
 async def reset(context: Context, group: GroupId, form: ResetForm, name: GroupName) -> JsonResponse:
-    """Set all streams of a group to other places, and send its readers away."""
+    """Move a group to new positions in all of its streams, and remove its readers."""
     ref = await _allowed_group(context, group, name, "write")
     return _group_response(await context.run(context.backend.groups.reset, ref, form.reset, _load_bounds(form.streams)))
 
 
 @ROUTES.post("/news", response_model=NewsView)
 async def wait_for_news(context: Context, form: NewsForm) -> JsonResponse:
-    """Return as soon as something is newer than what is known, or when the time is over."""
-    wanted = Subscription.load(form.wanted.model_dump())
-    await _allowed_group(context, wanted.group.id, wanted.group.name, "read")
-    for stream in wanted.streams:
+    """Return as soon as anything is newer than the client's state, or when the time is over."""
+    subscription = Subscription.load(form.wanted.model_dump())
+    await _allowed_group(context, subscription.group.id, subscription.group.name, "read")
+    for stream in subscription.streams:
         info = await context.run(context.backend.catalog.find_id, stream.stream_id)
         if info is not None:
             context.allow("read", info.name)
     give_up = time.monotonic() + min(form.seconds, context.limits.max_wait)
     pause = _FIRST_PAUSE
     while True:
-        # One look at a time: who waits keeps no thread.
-        news = await context.run(context.backend.news, wanted, 0.0)
+        # Poll instead of waiting in a thread, so that waiting requests do not occupy the pool.
+        news = await context.run(context.backend.news, subscription, 0.0)
         left = give_up - time.monotonic()
-        if left <= 0 or context.is_stopping or news.is_new_to(wanted):
+        if left <= 0 or context.is_stopping or news.is_new_to(subscription):
             return JsonResponse(news.save())
         await asyncio.sleep(min(pause, left))
         pause = min(pause * 1.5, _LONGEST_PAUSE)
@@ -346,4 +346,4 @@ async def wait_for_news(context: Context, form: NewsForm) -> JsonResponse:
 
 def _load_bounds(forms: list[BoundsForm]) -> tuple[StreamBounds, ...]:
     loaded: list[dict[str, Any]] = [form.model_dump() for form in forms]
-    return tuple(StreamBounds.load(one) for one in loaded)
+    return tuple(StreamBounds.load(bounds) for bounds in loaded)

@@ -1,4 +1,4 @@
-"""What belongs to no stream: whether the service is up, and what time it is."""
+"""Health and time of the service."""
 
 from typing import Literal
 
@@ -10,7 +10,7 @@ from floodmark.service.messages import JsonResponse
 
 
 class TimeView(BaseModel):
-    """The time by the clock of the store, in microseconds since the epoch."""
+    """The store's time in microseconds since the epoch."""
 
     now: int
 
@@ -26,11 +26,11 @@ ROUTES = APIRouter(tags=["service"])
 
 @ROUTES.get("/health", response_model=HealthView)
 async def show_health() -> JsonResponse:
-    """Say that the service is up."""
+    """Return that the service is up."""
     return JsonResponse({"status": "ok"})
 
 
 @ROUTES.get("/time", response_model=TimeView)
 async def show_time(context: Context) -> JsonResponse:
-    """Return the time by the clock that all who use the home share."""
+    """Return the store's time, which all users of the home share."""
     return JsonResponse({"now": await context.run(context.backend.now)})

@@ -1,4 +1,4 @@
-"""The marks log of a stream and key, and why its watermark stands where it stands."""
+"""The marks log of a stream and key, and the explanation of its watermark."""
 
 from collections.abc import Callable
 from typing import Annotated, Any, Final, Literal
@@ -15,7 +15,7 @@ from floodmark.streams.remote.wire import MOST_ENTRIES, save_explanation
 
 
 class EntriesView(BaseModel):
-    """Entries of a marks log, in their order."""
+    """Entries of a marks log, in order."""
 
     entries: list[dict[str, Any]]
 
@@ -33,14 +33,14 @@ class FoundEntryView(BaseModel):
 
 
 class NumbersView(BaseModel):
-    """The numbers of the first and the last entry that are kept; 0 if there is none."""
+    """The numbers of the first and the last stored entry; 0 if there are none."""
 
     first: int
     last: int
 
 
 class ExplanationView(BaseModel):
-    """Why a watermark stands where it stands."""
+    """Why a watermark has its value: the writers that hold it back, and what would release it."""
 
     stream: str
     key: str
@@ -83,7 +83,7 @@ async def list_entries(
     most: Annotated[int, Query(ge=0, le=MOST_ENTRIES)] = 1_000,
     name: StreamName = None,
 ) -> JsonResponse:
-    """Return entries in their order, from behind a number on."""
+    """Return up to `most` entries after the number `after`, in order."""
     marks = await _marks_log(context, stream, name, key)
     return JsonResponse({"entries": [entry.save() for entry in await context.run(marks.page, after, most)]})
 
@@ -97,12 +97,12 @@ async def find_entry(
     key: Key = None,
     name: StreamName = None,
 ) -> JsonResponse:
-    """Return the last watermark, or the place of a time, if there is one."""
+    """Return the newest watermark, or the entry at a time, if there is one."""
     marks = await _marks_log(context, stream, name, key)
     if (time is None) != (by == "newest"):
         raise bad_request(
-            f"An entry was to be found by {by!r}, {'without' if time is None else 'with'} a time.",
-            "Give a time, unless it is the newest one.",
+            f"The lookup {by!r} was requested {'without' if time is None else 'with'} a time.",
+            "Send a time for every lookup except by=newest.",
         )
     entry = await (context.run(marks.newest) if time is None else context.run(_LOOKUPS[by], marks, time))
     return JsonResponse({"entry": None if entry is None else entry.save()})
@@ -110,7 +110,7 @@ async def find_entry(
 
 @ROUTES.get("/streams/{stream}/entries/numbers", response_model=NumbersView)
 async def show_numbers(context: Context, stream: StreamId, key: Key = None, name: StreamName = None) -> JsonResponse:
-    """Return the numbers of the entries that are kept."""
+    """Return the numbers of the stored entries."""
     numbers = await context.run((await _marks_log(context, stream, name, key)).numbers)
     return JsonResponse({"first": numbers[0], "last": numbers[-1]} if numbers else {"first": 0, "last": 0})
 
@@ -123,14 +123,14 @@ async def show_entry(
     key: Key = None,
     name: StreamName = None,
 ) -> JsonResponse:
-    """Return the entry of a number."""
+    """Return the entry with a number."""
     marks = await _marks_log(context, stream, name, key)
     return JsonResponse({"entry": (await context.run(marks.entry, number)).save()})
 
 
 @ROUTES.get("/streams/{stream}/why", response_model=ExplanationView)
 async def explain(context: Context, stream: StreamId, key: Key = None, name: StreamName = None) -> JsonResponse:
-    """Return why the watermark stands where it stands: who holds it, and until when."""
+    """Return why the watermark has its value: the writers that hold it back, and until when."""
     info = await context.stream(stream, name, "read")
     info = await context.run(context.backend.catalog.refresh, info)
     return JsonResponse(save_explanation(await context.run(context.backend.explain, info, info.settings.key(key))))

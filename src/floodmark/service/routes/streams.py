@@ -1,4 +1,4 @@
-"""Streams: listed, found, created, altered, scaled, sealed and deleted."""
+"""Streams: list, find, create, alter, scale, seal, delete."""
 
 import base64
 import binascii
@@ -23,7 +23,7 @@ class SettingsForm(Form):
     """Settings of a stream. Durations are in microseconds."""
 
     arrow_schema: str | None = Field(default=None, alias="schema", description="The Arrow schema, in base64.")
-    ddl: str | None = Field(default=None, description="In place of it, the schema as Spark writes it.")
+    ddl: str | None = Field(default=None, description="Alternatively, the schema as Spark DDL.")
     time_columns: list[Annotated[list[str | None], Field(min_length=2, max_length=2)]] | None = Field(
         default=None, description="Pairs of a key and its column; the first is the default key."
     )
@@ -37,7 +37,7 @@ class SettingsForm(Form):
 
 
 class NewStreamForm(Form):
-    """A stream to create. Who brings the id may ask again when the answer was lost."""
+    """A stream to create. With an id chosen by the client the request is idempotent."""
 
     name: Name = Field(examples=["shop/orders"])
     id: Count | None = None
@@ -46,15 +46,15 @@ class NewStreamForm(Form):
 
 
 class ScaleForm(Form):
-    """Segments to seal, and the ranges of keys of those in their place."""
+    """Segments to seal, and the key ranges of the segments that replace them."""
 
-    epoch: Count | None = Field(default=None, description="If the stream is in another epoch, nothing is done.")
+    epoch: Count | None = Field(default=None, description="The expected epoch; a Conflict if it has changed.")
     seal: Annotated[list[Int64], Field(max_length=MAX_SEGMENTS)]
     ranges: Annotated[list[Annotated[list[float], Field(min_length=2, max_length=2)]], Field(max_length=MAX_SEGMENTS)]
 
 
 class StreamView(BaseModel):
-    """What a stream is."""
+    """A stream: its settings, layout and state."""
 
     id: int
     name: str
@@ -68,7 +68,7 @@ class StreamView(BaseModel):
 
 
 class StreamsView(BaseModel):
-    """Streams, by their names."""
+    """Streams, sorted by name."""
 
     streams: list[StreamView]
 
@@ -86,7 +86,7 @@ def _stream_view(stream: StreamInfo) -> dict[str, object]:
 
 @ROUTES.get("/streams", response_model=StreamsView)
 async def list_streams(context: Context) -> JsonResponse:
-    """Return the streams that the token is good for."""
+    """Return the streams that the token covers."""
     context.allow_some("read")
     streams = await context.run(context.backend.catalog.all)
     return JsonResponse({"streams": [_stream_view(stream) for stream in streams if context.may_see(stream.name)]})
@@ -97,35 +97,35 @@ async def create_stream(context: Context, form: NewStreamForm) -> JsonResponse:
     """Create a stream."""
     context.allow("admin", check_stream_name(form.name))
     settings = settings_from_form(form.settings)
-    made = await context.run(context.backend.catalog.create, form.name, settings, form.segments, stream_id=form.id)
-    return _stream_response(made, 201)
+    stream = await context.run(context.backend.catalog.create, form.name, settings, form.segments, stream_id=form.id)
+    return _stream_response(stream, 201)
 
 
 @ROUTES.get("/stream", response_model=StreamView)
 async def find_stream(context: Context, name: Annotated[str, Query(examples=["shop/orders"])]) -> JsonResponse:
-    """Return the stream of a name."""
+    """Return the stream with a name."""
     return _stream_response(await context.find(name, "read"))
 
 
 @ROUTES.get("/streams/{stream}", response_model=StreamView)
 async def show_stream(context: Context, stream: StreamId, name: StreamName = None) -> JsonResponse:
-    """Return what a stream is now."""
+    """Return the current state of a stream."""
     info = await context.stream(stream, name, "read")
     return _stream_response(await context.run(context.backend.catalog.refresh, info))
 
 
 @ROUTES.patch("/streams/{stream}", response_model=StreamView)
 async def alter_stream(context: Context, stream: StreamId, form: SettingsForm, name: StreamName = None) -> JsonResponse:
-    """Change settings. What is not named stays as it is, and the schema stays in any case."""
+    """Change the named settings. The schema cannot be changed."""
     info = await context.stream(stream, name, "admin")
     if form.model_fields_set & {"arrow_schema", "ddl"}:
-        raise bad_request("The schema of a stream was to be changed.", "Create another stream.")
+        raise bad_request("The schema of a stream cannot be changed.", "Create another stream with the new schema.")
     return _stream_response(await context.run(context.backend.catalog.alter, info, changes_from_form(form)))
 
 
 @ROUTES.delete("/streams/{stream}", response_model=DoneView)
 async def delete_stream(context: Context, stream: StreamId, name: StreamName = None) -> JsonResponse:
-    """Forget a stream, with its events and marks."""
+    """Delete a stream with its events and marks."""
     info = await context.stream(stream, name, "admin")
     await context.run(context.backend.catalog.delete, info)
     return JsonResponse({})
@@ -133,15 +133,15 @@ async def delete_stream(context: Context, stream: StreamId, name: StreamName = N
 
 @ROUTES.post("/streams/{stream}/scale", response_model=StreamView)
 async def scale_stream(context: Context, stream: StreamId, form: ScaleForm, name: StreamName = None) -> JsonResponse:
-    """Seal segments and put others in their place."""
+    """Seal segments and open their successors."""
     info = await context.stream(stream, name, "admin")
 
     def change(layout: Layout) -> Layout:
         if form.epoch is not None and form.epoch != layout.epoch:
             raise Conflict(
                 f"The stream {info.name!r} is in epoch {layout.epoch}, not {form.epoch}.",
-                rule="A change is made of the layout that it was made for.",
-                remedy="Read the layout again.",
+                rule="A change applies only to the layout it was computed from.",
+                remedy=f"Read the stream again and compute the change from epoch {layout.epoch}.",
                 stream=info.name,
                 epoch=layout.epoch,
             )
@@ -152,7 +152,7 @@ async def scale_stream(context: Context, stream: StreamId, form: ScaleForm, name
 
 @ROUTES.post("/streams/{stream}/seal", response_model=StreamView)
 async def seal_stream(context: Context, stream: StreamId, name: StreamName = None) -> JsonResponse:
-    """Let a stream take no more events."""
+    """Seal a stream: it takes no more events."""
     info = await context.stream(stream, name, "admin")
     return _stream_response(await context.run(context.backend.log.seal, info))
 
@@ -168,7 +168,7 @@ _DURATIONS: Final = (
 
 
 def settings_from_form(form: SettingsForm) -> StreamSettings:
-    """Return the settings of a new stream, or refuse them.
+    """Return the settings of a new stream, or raise an error for invalid ones.
 
     >>> settings_from_form(
     ...     SettingsForm.model_validate({"ddl": "id BIGINT", "writer_timeout": 5_000_000})
@@ -177,34 +177,34 @@ def settings_from_form(form: SettingsForm) -> StreamSettings:
     """
     if form.arrow_schema is not None and form.ddl is not None:
         raise RequestInvalid(
-            "The schema is given twice.",
-            rule="It is an Arrow schema, or text as Spark writes schemas.",
-            remedy="Leave one of them out.",
+            "The request has both a schema and a ddl.",
+            rule="The schema of a stream is settings once: as an Arrow schema, or as Spark DDL.",
+            remedy="Leave out schema or ddl.",
         )
     schema = form.ddl if form.arrow_schema is None else _decode_schema(form.arrow_schema)
-    given = changes_from_form(form)
-    unit = given.pop("unit", "us")
-    columns = given.pop("time_columns", None)
-    # Without a time column the one key has none.
+    settings = changes_from_form(form)
+    unit = settings.pop("unit", "us")
+    columns = settings.pop("time_columns", None)
+    # The default key without a column means: no time columns.
     columns = None if columns == {DEFAULT_KEY: None} else columns
-    return make_settings(schema=schema, time_columns=columns, unit=unit, **given)
+    return make_settings(schema=schema, time_columns=columns, unit=unit, **settings)
 
 
 def changes_from_form(form: SettingsForm) -> dict[str, Any]:
-    """Return the settings that a request names, but for the schema, as `Stream.alter` takes them."""
-    given: dict[str, Any] = {}
+    """Return the settings that a request names, without the schema, as `Stream.alter` takes them."""
+    changes: dict[str, Any] = {}
     for name in _DURATIONS:
         if name in form.model_fields_set:
             value = getattr(form, name)
-            given[name] = None if value is None else timedelta(microseconds=value)
+            changes[name] = None if value is None else timedelta(microseconds=value)
     if form.unit is not None:
-        given["unit"] = form.unit
+        changes["unit"] = form.unit
     if form.time_columns is not None:
         pairs = [(key, column) for key, column in form.time_columns]
-        # What is named twice is refused where all time columns are checked, which a dict would hide.
+        # A dict would hide duplicate keys; pass the list on, which the check of time columns refuses.
         keys = [key for key, _ in pairs]
-        given["time_columns"] = dict(pairs) if len(set(keys)) == len(keys) else keys
-    return given
+        changes["time_columns"] = dict(pairs) if len(set(keys)) == len(keys) else keys
+    return changes
 
 
 def _decode_schema(text: str) -> Any:
@@ -213,6 +213,6 @@ def _decode_schema(text: str) -> Any:
     except (binascii.Error, pa.ArrowException, OSError, ValueError) as error:
         raise SchemaInvalid(
             "The Arrow schema cannot be read.",
-            rule="It is what pyarrow.Schema.serialize() writes, in base64.",
-            remedy="Give the schema as ddl, for example 'id BIGINT, at TIMESTAMP'.",
+            rule="schema is the output of pyarrow.Schema.serialize(), in base64.",
+            remedy="Send the schema as ddl instead, for example 'id BIGINT, at TIMESTAMP'.",
         ) from error

@@ -1,7 +1,7 @@
-"""Writers: opened, marks noted, idle, closed.
+"""Writers: open, note marks, idle, close.
 
-A single mark is the most frequent request. `MarkFastPath` answers it without FastAPI; the route `note` is there
-for the OpenAPI document and for requests that are unusual in any way, and must say and do the same.
+A single mark is the most frequent request. `MarkFastPath` answers it without FastAPI. The route `note` serves the
+OpenAPI document and unusual requests; both must behave the same.
 """
 
 import re
@@ -38,22 +38,22 @@ from floodmark.streams.remote.wire import save_error, save_opened
 
 
 class OpenWriterForm(Form):
-    """A writer to open; without an id it notes no time."""
+    """A writer to open; without an id it cannot note time."""
 
     writer: Name | None = None
     keys: list[Name] | None = Field(
-        default=None, description="The keys it notes time for; without them, all of the stream."
+        default=None, description="The keys it notes time for; by default, all keys of the stream."
     )
 
 
 class WriterPositionForm(AuthorForm):
-    """What a writer says of itself, and how far it has written."""
+    """A writer, and the position up to which it has written."""
 
     position: Position
 
 
 class MarkForm(WriterPositionForm):
-    """A mark: all before the position is written, and what comes has at least this time."""
+    """A mark: events after the position have at least this time."""
 
     key: Name
     time: Int64
@@ -73,7 +73,7 @@ class MarksForm(Form):
 
 
 class OpenedView(BaseModel):
-    """A writer as it was opened; its times must be above the watermarks to count."""
+    """An opened writer; its marks count only above the watermarks."""
 
     writer: str
     instance: int
@@ -82,20 +82,20 @@ class OpenedView(BaseModel):
 
 
 class OutcomeView(BaseModel):
-    """What became of a mark."""
+    """The outcome of a mark."""
 
     outcome: MarkOutcomeValue
 
 
 class ResultView(BaseModel):
-    """What became of one mark of many: an outcome, or an error."""
+    """The outcome or error of one mark of many."""
 
     outcome: MarkOutcomeValue | None
     error: ErrorView | None
 
 
 class ResultsView(BaseModel):
-    """What became of many marks, in their order."""
+    """The outcomes of many marks, in order."""
 
     results: list[ResultView]
 
@@ -105,48 +105,49 @@ ROUTES = APIRouter(tags=["writers"])
 
 @ROUTES.post("/streams/{stream}/marks", response_model=OutcomeView)
 async def note(context: Context, stream: StreamId, form: MarkForm, name: StreamName = None) -> JsonResponse:
-    """Take a mark, or say why not."""
-    settled = await take_mark(context, stream, name, form)
-    return error_response(settled) if isinstance(settled, FloodmarkError) else JsonResponse({"outcome": settled.value})
+    """Note a mark, or return why it was refused."""
+    outcome = await note_mark(context, stream, name, form)
+    return error_response(outcome) if isinstance(outcome, FloodmarkError) else JsonResponse({"outcome": outcome.value})
 
 
-async def take_mark(context: RequestContext, stream: int, name: str | None, form: MarkForm) -> OutcomeOrError:
-    """Return what became of a mark."""
+async def note_mark(context: RequestContext, stream: int, name: str | None, form: MarkForm) -> OutcomeOrError:
+    """Note a mark and return its outcome or error."""
     info = await context.stream(stream, name, "write")
-    (settled,) = await context.marks.note([_note(info, form)])
-    return settled
+    (outcome,) = await context.marks.note([_mark_request(info, form)])
+    return outcome
 
 
 @ROUTES.post("/marks", response_model=ResultsView)
 async def note_many(context: Context, form: MarksForm) -> JsonResponse:
-    """Take many marks of any streams, each with an outcome or an error of its own."""
+    """Note many marks in any streams, each with its own outcome or error."""
     if len(form.marks) > context.limits.max_marks:
         raise RequestTooLarge(
             f"The request has {len(form.marks)} marks.",
-            rule=f"It has at most {context.limits.max_marks}.",
-            remedy="Send them in several requests.",
+            rule=f"A request has at most {context.limits.max_marks} marks.",
+            remedy="Split them into several requests.",
             marks=len(form.marks),
             most=context.limits.max_marks,
         )
     results: list[OutcomeOrError | None] = [None] * len(form.marks)
-    notes: dict[int, MarkRequest] = {}
-    for place, mark in enumerate(form.marks):
+    requests: dict[int, MarkRequest] = {}
+    for index, mark in enumerate(form.marks):
         try:
-            notes[place] = _note(await context.stream(mark.stream, mark.name, "write"), mark)
+            requests[index] = _mark_request(await context.stream(mark.stream, mark.name, "write"), mark)
         except FloodmarkError as error:
             if isinstance(error, NotAllowed):
                 raise
-            results[place] = error
-    for place, settled in zip(notes, await context.marks.note(list(notes.values())) if notes else [], strict=True):
-        results[place] = settled
-    return JsonResponse({"results": [_result_view(settled) for settled in results if settled is not None]})
+            results[index] = error
+    outcomes = await context.marks.note(list(requests.values())) if requests else []
+    for index, outcome in zip(requests, outcomes, strict=True):
+        results[index] = outcome
+    return JsonResponse({"results": [_result_view(result) for result in results if result is not None]})
 
 
 @ROUTES.post("/streams/{stream}/writers", response_model=OpenedView)
 async def open_writer(
     context: Context, stream: StreamId, form: OpenWriterForm, name: StreamName = None
 ) -> JsonResponse:
-    """Open a writer, new or known. A known one goes on from its mark, and its older instance is heard no more."""
+    """Open a writer. An existing one continues from its mark, and its earlier instance is fenced."""
     info = await context.stream(stream, name, "write")
     if form.writer is not None:
         check_writer_id(form.writer)
@@ -158,7 +159,7 @@ async def open_writer(
 
 @ROUTES.post("/streams/{stream}/writers/idle", response_model=DoneView)
 async def idle(context: Context, stream: StreamId, form: WriterPositionForm, name: StreamName = None) -> JsonResponse:
-    """Take a writer's word that nothing comes for now."""
+    """Mark a writer as idle: the watermark does not wait for it."""
     info = await context.stream(stream, name, "write")
     await context.run(context.backend.registry.idle, info, _author(form), load_position(form.position))
     context.backend.wake()
@@ -167,7 +168,7 @@ async def idle(context: Context, stream: StreamId, form: WriterPositionForm, nam
 
 @ROUTES.post("/streams/{stream}/writers/close", response_model=DoneView)
 async def close(context: Context, stream: StreamId, form: WriterPositionForm, name: StreamName = None) -> JsonResponse:
-    """Take a writer's word that nothing comes any more."""
+    """Close a writer: it writes no more."""
     info = await context.stream(stream, name, "write")
     await context.run(context.backend.registry.close, info, _author(form), load_position(form.position))
     context.backend.wake()
@@ -178,24 +179,24 @@ def _author(form: WriterPositionForm) -> Author:
     return Author(form.writer, form.instance)
 
 
-def _note(info: StreamInfo, form: MarkForm) -> MarkRequest:
+def _mark_request(info: StreamInfo, form: MarkForm) -> MarkRequest:
     return MarkRequest(info, _author(form), form.key, form.time, load_position(form.position))
 
 
-def _result_view(settled: OutcomeOrError) -> dict[str, object]:
-    if isinstance(settled, FloodmarkError):
-        return {"outcome": None, "error": save_error(settled)}
-    return {"outcome": settled.value, "error": None}
+def _result_view(result: OutcomeOrError) -> dict[str, object]:
+    if isinstance(result, FloodmarkError):
+        return {"outcome": None, "error": save_error(result)}
+    return {"outcome": result.value, "error": None}
 
 
 def _open_in_store(context: RequestContext, info: StreamInfo, form: OpenWriterForm) -> OpenedWriter:
-    """Open a writer for keys that the stream has now: those that are not there would be waited for for ever."""
+    """Open a writer for current keys of the stream; the watermark would wait forever for an unknown key."""
     current = context.backend.catalog.refresh(info)
     keys = current.settings.keys if form.keys is None else [current.settings.key(key) for key in form.keys]
     return context.backend.registry.open(current, form.writer, dict.fromkeys(keys))
 
 
-# What does not look exactly so takes the long way, where all that may be wrong with it is told.
+# Any other request takes the route `note`, which reports what is wrong with it.
 _MARKS_PATH: Final = re.compile(r"/v1/streams/(0|[1-9][0-9]{0,18})/marks")
 _JSON_TYPE: Final = b"application/json"
 _RESPONSE_START: Final = {"type": "http.response.start", "status": 200}
@@ -203,12 +204,12 @@ _OUTCOME_BODIES: Final = {outcome: JsonResponse({"outcome": outcome.value}).body
 
 
 class MarkFastPath:
-    """Takes requests with a mark, and hands all others on."""
+    """Answers requests with one mark, and passes all others on."""
 
     __slots__ = ("_others",)
 
     def __init__(self, others: ASGIApp) -> None:
-        """Hand them on to this application."""
+        """Pass other requests to this application."""
         self._others = others
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -219,36 +220,36 @@ class MarkFastPath:
             await self._others(scope, receive, send)
             return
         try:
-            settled = await _take_mark_fast(
+            outcome = await _note_mark_fast(
                 scope[CONTEXT_KEY], stream, scope["query_string"], await _read_body(receive)
             )
         except FloodmarkError as error:
-            settled = error
-        if isinstance(settled, FloodmarkError):
-            response: Response = error_response(settled)
+            outcome = error
+        if isinstance(outcome, FloodmarkError):
+            response: Response = error_response(outcome)
             await response(scope, receive, send)
             return
-        body = _OUTCOME_BODIES[settled]
+        body = _OUTCOME_BODIES[outcome]
         headers = [(b"content-type", _JSON_TYPE), (b"content-length", str(len(body)).encode())]
         await send({**_RESPONSE_START, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
 
-async def _take_mark_fast(
+async def _note_mark_fast(
     context: RequestContext, stream: int, query: bytes, body: bytearray
 ) -> MarkOutcome | FloodmarkError:
     try:
         form = MarkForm.model_validate_json(body)
     except ValidationError as error:
         return describe_invalid_fields(
-            [{**one, "loc": ("body", *one["loc"])} for one in error.errors(include_url=False)]
+            [{**field, "loc": ("body", *field["loc"])} for field in error.errors(include_url=False)]
         )
-    is_known = context.backend.catalog.cached(stream) is not None
-    return await take_mark(context, stream, None if is_known else _name_in_query(query), form)
+    is_cached = context.backend.catalog.cached(stream) is not None
+    return await note_mark(context, stream, None if is_cached else _name_in_query(query), form)
 
 
 def _name_in_query(query: bytes) -> str | None:
-    """Return what the stream is called by who asks, which matters only if it is not known here."""
+    """Return the stream's name from the query, which is used only if the stream does not exist."""
     names = parse_qs(query.decode("latin-1"), keep_blank_values=True).get("name")
     return None if names is None else names[-1]
 

@@ -1,8 +1,8 @@
-"""Parallel mode: several tasks write a batch, each for a group of partitions, in a transaction of its own.
+"""Parallel mode: several tasks write one batch, each for a group of partitions, in a transaction of its own.
 
-Each group has its own record of what it has written, so a task that is retried or runs twice does no harm. When
-all groups have written a batch, the driver closes it with a record of its own, which also carries the
-watermarks. Rows of one batch may appear group by group.
+Each group has its own progress record, so a task that is retried or runs twice does no harm. When all groups have
+written a batch, the driver closes it with the sink's own record, which also carries the watermarks. Readers may see
+the rows of a batch group by group.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,24 +32,24 @@ from floodmark.sinks.target import Failpoint, SinkMode, TargetOptions, no_failpo
 
 @dataclass(frozen=True, slots=True)
 class GroupResult:
-    """What a task has done for its group."""
+    """What a task has written for its group."""
 
     group: int
     ends: QueryPosition
     rows: int
-    """How many rows this attempt has written."""
+    """Rows written by this attempt."""
     total: int
-    """How many the group has written in all, the first one also those from before there were groups."""
+    """Rows written by the group in total; group 0 also counts those from before there were groups."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupWriter:
-    """What one task does for one group. It can be sent to another process."""
+    """Writes one group of a batch, in any process; it can be pickled."""
 
     settings: KafkaSettings
     options: TargetOptions
     base: Progress
-    """The closed record: what all groups have written."""
+    """The closed record, which all groups have reached."""
     group: int
 
     def write(
@@ -59,9 +59,9 @@ class GroupWriter:
         *,
         failpoint: Failpoint = no_failpoint,
     ) -> GroupResult:
-        """Fence, read what the group has written, and write the batch unless it was: also if it has no rows.
+        """Fence, read the group's progress, and write the batch unless the group has; also if it has no rows.
 
-        `rows` are those of this group's partitions, which each of them names.
+        `rows` returns the rows of this group; each must name its partition.
         """
         layout = self.base.layout
         assert layout is not None
@@ -73,22 +73,22 @@ class GroupWriter:
             failpoint=failpoint,
         )
         try:
-            # Somebody must count what was written before the layout.
+            # Group 0 also counts the rows written before this layout.
             progress = target.resume(self.base, total=self.base.total if self.group == 0 else 0)
             decision = decide_batch(progress, batch)
             if isinstance(decision, SplitAt):
                 raise misaligned_error(decision, batch)
             if isinstance(decision, Drop) and not decision.adopt:
                 return GroupResult(self.group, progress.ends, 0, progress.total)
-            found = () if isinstance(decision, Drop) else _check_partitions(rows(decision), self.group, layout)
-            written = target.write(found, batch, decision)
+            checked = () if isinstance(decision, Drop) else _check_partitions(rows(decision), self.group, layout)
+            written = target.write(checked, batch, decision)
             return GroupResult(self.group, written.ends, written.total - progress.total, written.total)
         finally:
             target.close()
 
 
 class GroupedTarget:
-    """The driver's side: it starts all groups, gives out their writers, and closes batches. One thread at a time."""
+    """The driver's side of parallel mode: starts all groups, creates their writers, closes batches. Not thread-safe."""
 
     def __init__(
         self,
@@ -100,17 +100,17 @@ class GroupedTarget:
         *,
         failpoint: Failpoint = no_failpoint,
     ) -> None:
-        """Write for this sink, in groups of this layout; its version is chosen when it starts."""
-        # Where progress is recorded must not depend on a topic that the sink may have to make for itself.
+        """Write for this sink with these groups; the version of the layout is chosen by `start`."""
+        # The progress topic must stay the same if the sink begins in another topic.
         named = replace(options, progress_topic=options.progress_topic or f"{topic}.progress")
         self._options = replace(named, partitions=layout.partitions)
         self._target = KafkaTarget(settings, topic, sink, self._options, failpoint=failpoint)
-        self._wanted = check_layout(layout)
+        self._requested = check_layout(layout)
         self._start: GroupStart | None = None
 
     @property
     def sink(self) -> str:
-        """The name of the sink."""
+        """Name of the sink."""
         return self._target.sink
 
     @property
@@ -120,63 +120,63 @@ class GroupedTarget:
 
     @property
     def address(self) -> str:
-        """What names the target."""
+        """URL of the topic, without secrets."""
         return self._target.address
 
     @property
     def version(self) -> int:
-        """The version of the program."""
+        """Version of the program."""
         return self._target.version
 
     @property
     def progress(self) -> Progress | None:
-        """What all groups have written."""
+        """The closed record, which all groups have reached."""
         return self._target.progress
 
     def start(self, bounds: BoundsLookup, query_id: str | None = None) -> Start:
-        """Fence the driver before, and then every group; read what they have written, and decide."""
+        """Fence the earlier driver, then every group; read their progress and decide how to start."""
         target = self._target
         start = target.start(bounds)
         self._start = None
         topic = target.cluster.topic(target.topic)
-        if topic.partitions < self._wanted.partitions:
+        if topic.partitions < self._requested.partitions:
             raise SinkTopicUnfit(
-                f"{topic.name!r} has {topic.partitions} partitions, and its layout {self._wanted.partitions}.",
-                rule="Each row is sent to a partition of the layout.",
-                remedy="Add partitions to the topic, or use a layout of as many as it has.",
+                f"The topic {topic.name!r} has {topic.partitions} partitions; the layout {self._requested.partitions}.",
+                rule="A topic needs at least as many partitions as the layout.",
+                remedy=f"Add partitions to the topic, or use a layout of at most {topic.partitions}.",
                 topic=topic.name,
                 partitions=topic.partitions,
             )
         if not isinstance(start, Resume):
             return start
-        closed, groups = start.progress, self._groups(start.progress)
-        found = decide_group_start(closed, groups, wanted=self._wanted, query_id=query_id)
-        if found.close_first is not None:
-            one, rows = found.close_first, sum(one.total for one in groups.values()) - closed.total
-            written = Batch(one.query_id, one.starts, one.ends, closed.is_stateful)
+        closed, groups = start.progress, self._fence_groups(start.progress)
+        group_start = decide_group_start(closed, groups, requested=self._requested, query_id=query_id)
+        if group_start.close_first is not None:
+            last, rows = group_start.close_first, sum(group.total for group in groups.values()) - closed.total
+            written = Batch(last.query_id, last.starts, last.ends, closed.is_stateful)
             closed = target.record(written, Write(), rows=rows)
-        if found.is_change(closed):
-            here = Batch(closed.query_id, closed.starts, closed.ends, closed.is_stateful)
-            closed = target.record(here, Drop(), rows=0, layout=found.layout)
-        self._start = found
+        if group_start.is_change(closed):
+            last_batch = Batch(closed.query_id, closed.starts, closed.ends, closed.is_stateful)
+            closed = target.record(last_batch, Drop(), rows=0, layout=group_start.layout)
+        self._start = group_start
         return Resume(closed)
 
-    def cuts(self, starts: QueryPosition | None, *, is_stateful: bool) -> tuple[BatchStop, ...]:
-        """Return where the batches of a query that goes on from `starts`, or begins, must end."""
+    def batch_stops(self, starts: QueryPosition | None, *, is_stateful: bool) -> tuple[BatchStop, ...]:
+        """Return where batches of the query must end; `starts` is where the query resumes, None a new query."""
         own = required_stops(self.progress, starts, is_stateful=is_stateful)
-        # The first of those that the groups have is where all of them are, which is among the others.
+        # The first stop of the groups is the closed record, which is among the sink's own stops.
         return own if self._start is None else (*own, *self._start.stops[1:])
 
     def writers(self, batch: Batch) -> list[GroupWriter]:
-        """Return a writer for each group, or none if all of them have written the batch.
+        """Return a writer for each group; none if the batch was written.
 
-        Before the first rows of a sink, it is recorded that they are its own.
+        Before the first rows of a sink, a progress record claims the topic.
         """
         target = self._target
         if target.progress is None:
             if isinstance(decide_batch(None, batch), Drop):
                 return []
-            target.record(replace(batch, ends=batch.starts), Write(), rows=0, layout=self._wanted)
+            target.record(replace(batch, ends=batch.starts), Write(), rows=0, layout=self._requested)
         base = target.progress
         assert base is not None
         assert base.layout is not None
@@ -190,44 +190,44 @@ class GroupedTarget:
     def close_batch(
         self, batch: Batch, results: Iterable[GroupResult], *, watermarks: Mapping[str, int] | None = None
     ) -> Progress:
-        """Record that all groups have written a batch, or say which have not."""
+        """Record that all groups have written a batch, or raise an error that names those that have not."""
         base = self._target.progress
         assert base is not None
         assert base.layout is not None
-        found = {result.group: result for result in results}
+        by_group = {result.group: result for result in results}
         missing = [
             group
             for group in range(base.layout.groups)
-            # One that is ahead has written it too; windows are never so.
-            if group not in found or not is_at_most(batch.ends, found[group].ends)
+            # Without state, a group may be ahead of the batch.
+            if group not in by_group or not is_at_most(batch.ends, by_group[group].ends)
         ]
         if missing:
             raise SinkGroupsUnequal(
                 f"Groups {missing} of the sink {self._target.sink!r} have not written the batch.",
-                rule="A batch is closed when all groups have written it, also those without rows.",
-                remedy="Run their tasks again.",
+                rule="A batch is closed only when all groups have written it, also those without rows.",
+                remedy="Run the tasks of these groups again.",
                 sink=self._target.sink,
                 groups=missing,
             )
         self._start = None
         decision = decide_batch(base, batch)
-        assert not isinstance(decision, SplitAt), "no writer was given out for it"
-        rows = sum(one.total for one in found.values()) - base.total
+        assert not isinstance(decision, SplitAt), "writers() refuses such a batch"
+        rows = sum(result.total for result in by_group.values()) - base.total
         return self._target.record(batch, decision, rows=rows, watermarks=watermarks)
 
     def close(self) -> None:
-        """Let go of Kafka."""
+        """Abort the open transaction and close the connection."""
         self._target.close()
 
-    def _groups(self, closed: Progress) -> dict[int, Progress]:
-        """Fence all groups of the layout in use, and return what they have written."""
+    def _fence_groups(self, closed: Progress) -> dict[int, Progress]:
+        """Fence all groups of the current layout, and return their progress."""
         layout = closed.layout
         if layout is None:
             return {}
         names = {group_name(closed.sink, layout, group): group for group in range(layout.groups)}
-        fenced = self._target.fence(names)
-        # Groups that have written to another topic, before the sink began elsewhere, were others.
-        return {names[name]: one for name, one in fenced.items() if one.topic_id == closed.topic_id}
+        progress = self._target.fence(names)
+        # Skip groups of an earlier topic, from before the sink began in this one.
+        return {names[name]: group for name, group in progress.items() if group.topic_id == closed.topic_id}
 
 
 def _check_partitions(rows: Iterable[OutRows], group: int, layout: GroupLayout) -> Iterator[OutRows]:
@@ -236,8 +236,8 @@ def _check_partitions(rows: Iterable[OutRows], group: int, layout: GroupLayout) 
             if partition is None or not 0 <= partition < layout.partitions or group_of(partition, layout) != group:
                 raise SinkBatchInvalid(
                     f"A row for partition {partition} came to group {group} of {layout.groups}.",
-                    rule="A group writes its own partitions, or a row could be written by two.",
-                    remedy="Give each row its partition with partition_of(), and send it to the group of that.",
+                    rule="A group writes only its own partitions; else two groups could write the same row.",
+                    remedy="Set each row's partition with partition_of(), and send it to group_of(partition, layout).",
                     partition=partition,
                     group=group,
                 )
@@ -251,15 +251,15 @@ def _partitions_of(piece: OutRows) -> set[int | None]:
 
 
 class GroupedSink(BaseSink[GroupedTarget]):
-    """Writes the batches of a query from several tasks, each row once."""
+    """Writes each batch of a query once, from several tasks."""
 
     def start(self, query_id: str | None = None) -> Start:
-        """Start the target, for this query if it is known. Then holds are where the progress says."""
-        return self._started(lambda bounds: self._target.start(bounds, query_id))
+        """Start the target, for the query `query_id` if it is known, and move the holds to the progress found."""
+        return self._register_and_start(lambda bounds: self._target.start(bounds, query_id))
 
-    def cuts(self, starts: QueryPosition | None, *, is_stateful: bool) -> tuple[BatchStop, ...]:
-        """Return where the batches of a query that goes on from `starts`, or begins, must end."""
-        return self._target.cuts(starts, is_stateful=is_stateful)
+    def batch_stops(self, starts: QueryPosition | None, *, is_stateful: bool) -> tuple[BatchStop, ...]:
+        """Return where batches of the query must end; `starts` is where the query resumes, None a new query."""
+        return self._target.batch_stops(starts, is_stateful=is_stateful)
 
     def write(
         self,
@@ -268,12 +268,12 @@ class GroupedSink(BaseSink[GroupedTarget]):
         *,
         watermarks: Mapping[str, int] | None = None,
     ) -> BatchOutcome:
-        """Write a batch unless it was written, and return what became of it.
+        """Write a batch unless it was written before, and return what was done.
 
-        `run` lets each writer write the rows of its group, in any process, and returns what they return.
+        `run` runs all writers, in any process, and returns their results.
         """
-        decision = self._decided(batch)
+        decision = self._decide(batch)
         writers = self._target.writers(batch)
         if not writers:
             return BatchOutcome(Drop(), self.progress)
-        return self._wrote(decision, self._target.close_batch(batch, run(writers), watermarks=watermarks))
+        return self._record_progress(decision, self._target.close_batch(batch, run(writers), watermarks=watermarks))

@@ -1,7 +1,7 @@
-"""A Kafka topic as a target: the rows of a batch and its progress record, in one transaction.
+"""A Kafka topic as a target: the rows of a batch and its progress record are in one transaction.
 
-If anything fails before Kafka has accepted the commit, the next start aborts the transaction. If anything fails
-after that, the next start reads the record and drops the batch. There is no third case.
+After a failure before Kafka accepts the commit, the next start aborts the transaction. After a failure later than that,
+the next start reads the record and drops the batch. There is no third case.
 """
 
 import secrets
@@ -46,7 +46,7 @@ from floodmark.sinks.target import (
 
 
 class SinkProducer(TransactionalProducer):
-    """Writes the rows of a sink."""
+    """The transactional producer of a sink."""
 
     def __init__(
         self,
@@ -58,10 +58,10 @@ class SinkProducer(TransactionalProducer):
         linger: float,
         bulk: bool = False,
     ) -> None:
-        """Fence, and wait until the outcome of every transaction before is known. In bulk rows have no headers."""
+        """Fence earlier producers and wait for their transactions to end. With `bulk`, rows have no headers."""
         self._sink = sink
         options = {
-            # As Kafka's other clients do it, and so that the same key goes to the same place today and tomorrow.
+            # The partitioner of Kafka's Java client, so that all clients send a key to the same partition.
             "partitioner": "murmur2",
             "batch.num.messages": 50_000,
             "queue.buffering.max.messages": 500_000,
@@ -71,9 +71,9 @@ class SinkProducer(TransactionalProducer):
         super().__init__(settings, transactional_id, timeout=timeout, options=options, bulk=bulk)
 
     def send(self, topic: str, rows: OutRows, *, stamp: bool = True) -> None:
-        """Put rows into the transaction, with their timestamps unless told otherwise. It waits while the queue is full.
+        """Add rows to the transaction, by default with their timestamps. Blocks while the queue is full.
 
-        A header takes longer than all the rest of a small row.
+        Without a header, small rows are sent much faster.
         """
         if not isinstance(rows, RowColumns):
             self._send_rows(topic, rows, stamp=stamp)
@@ -84,10 +84,10 @@ class SinkProducer(TransactionalProducer):
         self.poll(0, topic)
 
     def _send_columns(self, topic: str, columns: RowColumns) -> None:
-        assert columns.headers is None, "there are none in bulk"
+        assert columns.headers is None, "bulk rows have no headers"
         partitions = columns.partitions
-        places = None if partitions is None else partitions.fill_null(-1).to_numpy()
-        self.put_columns(topic, columns.keys, columns.values, places)
+        numbers = None if partitions is None else partitions.fill_null(-1).to_numpy()
+        self.put_columns(topic, columns.keys, columns.values, numbers)
 
     def _send_rows(self, topic: str, rows: Sequence[OutRow], *, stamp: bool) -> None:
         produce = self.client.produce
@@ -98,7 +98,7 @@ class SinkProducer(TransactionalProducer):
                 last, stamped = ts, [(TS_HEADER, str(ts).encode())]
             full = [*headers, *stamped] if headers else stamped or None
             try:
-                # What is not given takes no time: a third of it all, for small rows.
+                # Omitted arguments save a third of the time for small rows.
                 if full is not None:
                     produce(topic, value, key, -1 if partition is None else partition, headers=full)
                 elif partition is None:
@@ -111,7 +111,7 @@ class SinkProducer(TransactionalProducer):
                 raise self.failure(error.args[0], f"writing to {topic}") from error
 
     def failure(self, error: KafkaError, doing: str) -> Exception:
-        """Return the error for what went wrong."""
+        """Return the error for a Kafka error; a fenced producer means a fenced sink."""
         problem = super().failure(error, doing)
         if not isinstance(problem, Fenced):
             return problem
@@ -119,7 +119,7 @@ class SinkProducer(TransactionalProducer):
 
 
 def transactional_id_of(progress_topic: str, sink: str) -> str:
-    """Return the id under which a sink writes: no two sinks share it, and all processes of one do.
+    """Return the transactional id of a sink: all its processes share it, no other sink does.
 
     >>> transactional_id_of("orders.progress", "out")
     'floodmark.sink.orders.progress.out'
@@ -128,9 +128,9 @@ def transactional_id_of(progress_topic: str, sink: str) -> str:
 
 
 class KafkaTarget:
-    """Writes batches to a topic, each once. One thread at a time.
+    """Writes batches to a topic, each once. Not thread-safe.
 
-    `start` comes first, and again after every error. `decide_batch` says what becomes of a batch, given `progress`.
+    Call `start` first, and again after every error. `decide_batch` decides on a batch, given `progress`.
     """
 
     def __init__(
@@ -142,22 +142,22 @@ class KafkaTarget:
         *,
         failpoint: Failpoint = no_failpoint,
     ) -> None:
-        """Write for this sink; nothing is asked of Kafka before `start`."""
+        """Write for this sink; Kafka is not contacted before `start`."""
         self.settings = settings
         self.sink = sink
         self.options = options
         self.topic = topic
-        """The topic that rows go to; one of its own if the sink has begun elsewhere."""
+        """The topic of the rows; a new one after `BeginElsewhere`."""
         self.cluster = KafkaCluster(settings)
         self.progress: Progress | None = None
-        """What was written, as far as this process knows."""
-        self._wanted_topic = topic
+        """The progress that this process last wrote or read."""
+        self._configured_topic = topic
         self._topic_id = ""
         self._first_marks: dict[str, SinkMark] = {}
-        """What the marks topic told before the first record."""
+        """The last marks in the marks topic when the sink first starts there."""
         self._failpoint = failpoint
         self._producer: SinkProducer | None = None
-        self._done = TransactionSize()
+        self._sent = TransactionSize()
         self._timed_out = 0
         self._ended: FloodmarkError | None = None
 
@@ -168,33 +168,30 @@ class KafkaTarget:
 
     @property
     def address(self) -> str:
-        """The cluster and the topic, without any secret."""
-        return f"{self.settings.url}/{self._wanted_topic}"
+        """URL of the topic, without secrets."""
+        return f"{self.settings.url}/{self._configured_topic}"
 
     @property
     def version(self) -> int:
-        """The version of the program."""
+        """Version of the program."""
         return self.options.version
 
     @property
     def progress_topic(self) -> str:
-        """Where progress is recorded."""
-        return self.options.progress_topic or progress_topic_of(self._wanted_topic)
+        """The topic of the progress records."""
+        return self.options.progress_topic or progress_topic_of(self._configured_topic)
 
     def start(self, bounds: BoundsLookup) -> Start:
-        """Fence those before, read what they have written, and decide: in this order.
-
-        `bounds` tells what can be read of sources; those without bindings are left out.
-        """
+        """Fence earlier processes, read their progress, and decide how to start, in this order."""
         check_sink_name(self.sink)
         if self._ended is not None:
             raise self._ended
-        self._let_go()
-        shapes = SinkTopics(self.settings, self.cluster)
-        shapes.ensure_progress_topic(self.progress_topic)
-        self._check_alone()
+        self._abort_open()
+        topics = SinkTopics(self.settings, self.cluster)
+        topics.ensure_progress_topic(self.progress_topic)
+        self._check_not_superseded()
         producer, progress = self._fence_and_read()
-        self._check_known(progress)
+        self._check_not_lost(progress)
         start = self._decide(progress, bounds)
         if isinstance(start, Resume):
             self.progress = start.progress
@@ -202,7 +199,7 @@ class KafkaTarget:
         else:
             self._begin_in(start.topic)
         if self.options.marks:
-            shapes.ensure_marks_topic(marks_topic_of(self.topic))
+            topics.ensure_marks_topic(marks_topic_of(self.topic))
             if self.progress is None:
                 self._first_marks = read_last_marks(self.cluster, marks_topic_of(self.topic))
         self._producer = producer
@@ -210,10 +207,10 @@ class KafkaTarget:
         return start
 
     def resume(self, base: Progress, *, total: int = 0) -> Progress:
-        """Start as one of several writers to a topic: fence, read, and go on from `base` if nothing was written yet."""
+        """Start as one of several writers of a topic: fence, read, and begin at `base` if nothing was written yet."""
         if self._ended is not None:
             raise self._ended
-        self._let_go()
+        self._abort_open()
         producer, progress = self._fence_and_read()
         if progress is None or progress.topic_id != base.topic_id:
             progress = replace(base, sink=self.sink, rows=0, total=total, position={}, marks={})
@@ -224,13 +221,13 @@ class KafkaTarget:
         return progress
 
     def fence(self, names: Iterable[str]) -> dict[str, Progress]:
-        """Fence writers of these names, and return what they have written."""
-        fenced = [self._new_producer(name) for name in names]
-        scan = ProgressTopicReader(self.settings, self.progress_topic, timeout=self.options.timeout)
-        found = scan.read(self.sink, self.cluster, set(names).__contains__)
-        del fenced
-        found.pop(self.sink, None)
-        return found
+        """Fence the writers with these names, and return their progress by name."""
+        producers = [self._new_producer(name) for name in names]
+        reader = ProgressTopicReader(self.settings, self.progress_topic, timeout=self.options.timeout)
+        progress = reader.read(self.sink, self.cluster, set(names).__contains__)
+        del producers
+        progress.pop(self.sink, None)
+        return progress
 
     def write(
         self,
@@ -241,19 +238,18 @@ class KafkaTarget:
         watermarks: Mapping[str, int] | None = None,
         split: Callable[[int], CommitPoint] | None = None,
     ) -> Progress:
-        """Write rows, which come in pieces, and the record that `batch` was written; return the record.
+        """Write pieces of rows and the progress record of `batch` in one transaction; return the record.
 
-        Nothing is begun before the first piece is there. With `split` the rows are in the order of their timestamps,
-        and a transaction that is full ends after one of them, at the step that `split` gives for it. `watermarks` are
-        those that hold for what comes after these rows. After any error the target must be started again.
+        The transaction begins with the first piece. With `split`, rows must come in timestamp order: a full transaction
+        is committed after a timestamp, at the commit point that `split` returns, and a new one begins.
         """
-        producer = self._started()
+        producer = self._require_started()
         try:
-            # Windows have no timestamps of their own between which to cut.
-            steps = None if batch.is_stateful else split
-            progress = self._write(producer, rows, batch, decision, watermarks or {}, steps)
+            # Windows have no timestamps of their own to split at.
+            commit_points = None if batch.is_stateful else split
+            progress = self._write(producer, rows, batch, decision, watermarks or {}, commit_points)
         except BaseException as error:
-            self._give_up(producer, error)
+            self._abort_after(producer, error)
             raise
         self._timed_out = 0
         return progress
@@ -267,17 +263,17 @@ class KafkaTarget:
         layout: GroupLayout | None = None,
         watermarks: Mapping[str, int] | None = None,
     ) -> Progress:
-        """Write the record that `batch` was written by others, so many rows, and return it."""
-        producer = self._started()
+        """Write the progress record of a batch whose rows other producers have written, and return it."""
+        producer = self._require_started()
         try:
-            return self._finish(producer, batch, decision, watermarks or {}, TransactionSize(rows), layout)
+            return self._commit(producer, batch, decision, watermarks or {}, TransactionSize(rows), layout)
         except BaseException as error:
-            self._give_up(producer, error)
+            self._abort_after(producer, error)
             raise
 
     def close(self) -> None:
-        """Let go of Kafka; an open transaction is aborted."""
-        self._let_go()
+        """Abort the open transaction and close the connection."""
+        self._abort_open()
 
     def _write(
         self,
@@ -288,98 +284,99 @@ class KafkaTarget:
         watermarks: Mapping[str, int],
         split: Callable[[int], CommitPoint] | None,
     ) -> Progress:
-        options, done = self.options, self._done
-        done.clear()
+        options, sent = self.options, self._sent
+        sent.clear()
         self._failpoint(BEFORE_BEGIN)
-        for piece, step in split_rows(rows, split, options, done):
+        for piece, point in split_rows(rows, split, options, sent):
             if not producer.is_open:
                 producer.begin()
             producer.send(self.topic, piece, stamp=options.stamp)
-            done.rows += len(piece)
+            sent.rows += len(piece)
             if options.max_bytes is not None:
-                done.bytes += byte_size(piece)
+                sent.bytes += byte_size(piece)
             self._failpoint(SOME_ROWS_SENT)
-            self._check_time(producer, done)
-            if step is not None:
-                part = replace(batch, ends=step.place)
-                self._finish(producer, part, WriteFrom(batch.starts), step.watermarks, done)
-                batch, decision = replace(batch, starts=step.place), Write()
-                done.clear()
-        return self._finish(producer, batch, decision, watermarks, done)
+            self._check_time(producer, sent)
+            if point is not None:
+                first_part = replace(batch, ends=point.position)
+                self._commit(producer, first_part, WriteFrom(batch.starts), point.watermarks, sent)
+                batch, decision = replace(batch, starts=point.position), Write()
+                sent.clear()
+        return self._commit(producer, batch, decision, watermarks, sent)
 
-    def _finish(
+    def _commit(
         self,
         producer: SinkProducer,
         batch: Batch,
         decision: Write | WriteFrom | Drop,
         watermarks: Mapping[str, int],
-        done: TransactionSize,
+        sent: TransactionSize,
         layout: GroupLayout | None = None,
     ) -> Progress:
         if not producer.is_open:
             producer.begin()
-        self._check_time(producer, done)
+        self._check_time(producer, sent)
         producer.flush()
         self._failpoint(ROWS_FLUSHED)
-        known = self.progress or replace(
+        before = self.progress or replace(
             initial_progress(self.sink, self.topic, self._topic_id, self.options.version, batch),
             marks=self._first_marks,
         )
-        told = watermarks if self.options.marks else {}
-        progress = progress_after(known, batch, decision, rows=done.rows, watermarks=told)
-        rising = {key: mark for key, mark in progress.marks.items() if mark != known.marks.get(key)}
-        position = known.position
-        if self.options.marks and (done.rows or rising):
-            # What others write there as well only makes a mark come later.
+        marked = watermarks if self.options.marks else {}
+        progress = progress_after(before, batch, decision, rows=sent.rows, watermarks=marked)
+        rising = {key: mark for key, mark in progress.marks.items() if mark != before.marks.get(key)}
+        position = before.position
+        if self.options.marks and (sent.rows or rising):
+            # Rows of other writers below these ends only delay the mark.
             partitions = range(self.cluster.topic(self.topic).partitions)
             position = self.cluster.ends(self.topic, partitions, committed=False)
         for key, mark in rising.items():
             record = MarkRecord(key, mark.seq, "watermark", mark.time, mark.time, "us", (self.sink,), dict(position))
             producer.put(marks_topic_of(self.topic), record.save(), key.encode(), 0)
-        progress = replace(progress, version=self.options.version, position=position, layout=layout or known.layout)
+        progress = replace(progress, version=self.options.version, position=position, layout=layout or before.layout)
         producer.put(self.progress_topic, progress.save(), progress.key, 0)
         producer.flush()
         self._failpoint(PROGRESS_FLUSHED)
-        self._check_time(producer, done)
+        self._check_time(producer, sent)
         producer.commit()
         self.progress = progress
         self._failpoint(COMMITTED)
         return progress
 
-    def _check_time(self, producer: SinkProducer, done: TransactionSize) -> None:
+    def _check_time(self, producer: SinkProducer, sent: TransactionSize) -> None:
         if producer.seconds >= self.options.timeout:
-            raise self._took_too_long(done, producer.seconds)
+            raise self._count_timeout(sent, producer.seconds)
 
-    def _took_too_long(self, done: TransactionSize, seconds: float) -> SinkTimedOut:
+    def _count_timeout(self, sent: TransactionSize, seconds: float) -> SinkTimedOut:
+        """Count a transaction timeout, and return the error for it."""
         self._timed_out += 1
         maximum = SinkTopics(self.settings, self.cluster).broker_maximum()
         return timeout_error(
             self.sink,
-            done.rows,
+            sent.rows,
             seconds,
             self.options.timeout,
             again=self._timed_out < MAX_TIMEOUTS_IN_A_ROW,
             more=f"; the brokers allow {'?' if maximum is None else f'{maximum:g}'} s",
-            rule="Kafka gives up a transaction that takes longer: nothing of it is seen.",
+            rule="Kafka aborts a transaction that takes longer; readers see none of its rows.",
             maximum=maximum,
         )
 
-    def _give_up(self, producer: SinkProducer, error: BaseException) -> None:
-        """End what was begun: nothing more is written before the next start, or never, if this one is fenced."""
+    def _abort_after(self, producer: SinkProducer, error: BaseException) -> None:
+        """Abort the transaction after an error. The target must be started again; a fenced one never starts again."""
         self._producer, seconds = None, producer.seconds
         fenced = error if isinstance(error, SinkFenced) else None
         try:
             producer.abort()
-        except SinkFenced as told:
-            fenced = fenced or told
+        except SinkFenced as abort_error:
+            fenced = fenced or abort_error
         except FloodmarkError:
-            # The next start aborts it.
+            # The next start aborts the transaction.
             pass
         if fenced is not None and seconds < self.options.timeout:
             self._ended = fenced
         elif fenced is error:
-            # Kafka fences also whoever took too long.
-            error = self._took_too_long(self._done, seconds)
+            # Kafka also fences a producer whose transaction timed out.
+            error = self._count_timeout(self._sent, seconds)
             self._end_after(error)
             raise error from fenced
         self._end_after(error)
@@ -392,8 +389,8 @@ class KafkaTarget:
         producer = self._new_producer(self.sink)
         self._failpoint(FENCED)
         timeout = self.options.timeout
-        scan = ProgressTopicReader(self.settings, self.progress_topic, timeout=timeout, failpoint=self._failpoint)
-        return producer, scan.read(self.sink, self.cluster).get(self.sink)
+        reader = ProgressTopicReader(self.settings, self.progress_topic, timeout=timeout, failpoint=self._failpoint)
+        return producer, reader.read(self.sink, self.cluster).get(self.sink)
 
     def _new_producer(self, name: str) -> SinkProducer:
         id_ = transactional_id_of(self.progress_topic, name)
@@ -402,15 +399,15 @@ class KafkaTarget:
         return SinkProducer(self.settings, id_, name, timeout=options.timeout, linger=options.linger, bulk=bulk)
 
     def _decide(self, progress: Progress | None, bounds: BoundsLookup) -> Start:
-        topic = topic_in_use(self._wanted_topic, self.sink, progress)
-        found = self.cluster.find_topic(topic)
+        topic = topic_in_use(self._configured_topic, self.sink, progress)
+        info = self.cluster.find_topic(topic)
         return decide_start(
             StartupState(
                 self.sink,
                 self.options.version,
                 topic,
-                None if found is None else found.id,
-                found is not None and progress is None and has_records(self.cluster, topic, found.partitions),
+                None if info is None else info.id,
+                info is not None and progress is None and has_records(self.cluster, topic, info.partitions),
                 progress,
                 {} if progress is None else bounds(progress.ends),
             ),
@@ -420,42 +417,42 @@ class KafkaTarget:
         )
 
     def _begin_in(self, topic: str) -> None:
-        made = self.cluster.find_topic(topic) or self.cluster.create_topic(topic, self.options.partitions, {})
-        self.topic, self._topic_id = made.name, made.id
+        info = self.cluster.find_topic(topic) or self.cluster.create_topic(topic, self.options.partitions, {})
+        self.topic, self._topic_id = info.name, info.id
         self.progress, self._first_marks = None, {}
 
-    def _check_alone(self) -> None:
-        """After a transaction that took too long, see that nobody has taken over meanwhile, before fencing again."""
+    def _check_not_superseded(self) -> None:
+        """After a transaction timeout, check that no other process has taken over, before fencing again."""
         if not self._timed_out:
             return
-        scan = ProgressTopicReader(self.settings, self.progress_topic, timeout=self.options.timeout)
-        found = scan.read(self.sink, self.cluster).get(self.sink)
-        if found is not None and found != self.progress:
+        reader = ProgressTopicReader(self.settings, self.progress_topic, timeout=self.options.timeout)
+        progress = reader.read(self.sink, self.cluster).get(self.sink)
+        if progress is not None and progress != self.progress:
             self._ended = fenced_error(self.sink, "a transaction took too long", kafka_code=None)
             raise self._ended
 
-    def _check_known(self, found: Progress | None) -> None:
-        """See that nobody has written less than what this process has seen written."""
-        known = self.progress
-        if known is not None and (found is None or found.total < known.total):
+    def _check_not_lost(self, stored: Progress | None) -> None:
+        """Check that the progress topic has not lost what this process has committed."""
+        own = self.progress
+        if own is not None and (stored is None or stored.total < own.total):
             raise SinkProgressInvalid(
-                f"The sink {self.sink!r} has written {known.total} rows, and its progress topic "
-                f"{self.progress_topic!r} knows of {0 if found is None else found.total}.",
-                rule="What was committed stays.",
-                remedy="See who has deleted the topic or its records; if it went on, rows would be there twice.",
+                f"The sink {self.sink!r} has written {own.total} rows, but its progress topic "
+                f"{self.progress_topic!r} records {0 if stored is None else stored.total}.",
+                rule="Committed progress must stay; without it the sink would write rows twice.",
+                remedy="Find out what deleted records of the progress topic; start over with a new sink and topic.",
                 sink=self.sink,
             )
 
-    def _started(self) -> SinkProducer:
+    def _require_started(self) -> SinkProducer:
         if self._ended is not None:
             raise self._ended
         if self._producer is None:
             raise not_started_error(self.sink)
         return self._producer
 
-    def _let_go(self) -> None:
+    def _abort_open(self) -> None:
         producer, self._producer = self._producer, None
         if producer is not None:
-            # If it cannot be aborted, the next start does it.
+            # If the abort fails, the next start aborts the transaction.
             with suppress(FloodmarkError):
                 producer.abort()

@@ -19,7 +19,7 @@ _MAX_TIMEOUT_CONFIG: Final = "transaction.max.timeout.ms"
 
 
 def progress_topic_of(topic: str) -> str:
-    """Return the name of the progress topic of a topic.
+    """Return the name of a topic's progress topic.
 
     >>> progress_topic_of("orders")
     'orders.progress'
@@ -28,47 +28,47 @@ def progress_topic_of(topic: str) -> str:
 
 
 class SinkTopics:
-    """Looks at the settings of topics and brokers."""
+    """Creates and checks the topics beside a sink's rows, and reads broker settings."""
 
     def __init__(self, settings: KafkaSettings, cluster: KafkaCluster) -> None:
-        """Ask this cluster."""
+        """Use this cluster."""
         self._settings = settings
         self._cluster = cluster
 
     def ensure_progress_topic(self, topic: str) -> TopicInfo:
-        """Return a progress topic, made if it is missing: it has one partition, and the newest record of each key."""
-        found = self._cluster.find_topic(topic) or self._cluster.create_topic(topic, 1, _PROGRESS_TOPIC_CONFIG)
+        """Return the progress topic, created if missing; it must have one partition and be compacted."""
+        info = self._cluster.find_topic(topic) or self._cluster.create_topic(topic, 1, _PROGRESS_TOPIC_CONFIG)
         policy = self._setting(ConfigResource.Type.TOPIC, topic, "cleanup.policy")
-        if found.partitions != 1 or policy != "compact":
+        if info.partitions != 1 or policy != "compact":
             raise SinkTopicUnfit(
-                f"The topic {topic!r} has {found.partitions} partitions and the cleanup policy {policy!r}.",
-                rule="A progress topic has one partition, and is compacted only: its newest record must stay.",
-                remedy="Delete it if no sink uses it, and let the sink make it; or name another one.",
+                f"The topic {topic!r} has {info.partitions} partitions and the cleanup policy {policy!r}.",
+                rule="A progress topic has one partition and cleanup policy 'compact', to keep its newest record.",
+                remedy="If no sink uses it, delete it and let the sink create it; or set another progress_topic.",
                 topic=topic,
-                partitions=found.partitions,
+                partitions=info.partitions,
                 policy=policy,
             )
-        return found
+        return info
 
     def ensure_marks_topic(self, topic: str) -> TopicInfo:
-        """Return a marks topic, made if it is missing: it has one partition."""
-        found = self._cluster.find_topic(topic) or self._cluster.create_topic(topic, 1, {})
-        if found.partitions != 1:
+        """Return the marks topic, created if missing; raise an error unless it has one partition."""
+        info = self._cluster.find_topic(topic) or self._cluster.create_topic(topic, 1, {})
+        if info.partitions != 1:
             raise SinkTopicUnfit(
-                f"The topic {topic!r} has {found.partitions} partitions.",
-                rule="A marks topic has one partition: its records have an order.",
-                remedy="Delete it if nobody uses it, and let the sink make it; or write no marks.",
+                f"The topic {topic!r} has {info.partitions} partitions.",
+                rule="A marks topic has one partition, so that its records are ordered.",
+                remedy="If no program reads it, delete it and let the sink create it; or set marks=False.",
                 topic=topic,
-                partitions=found.partitions,
+                partitions=info.partitions,
             )
-        return found
+        return info
 
     def broker_maximum(self) -> float | None:
-        """Return the longest time a transaction may take, in seconds; None if the cluster does not tell."""
+        """Return the brokers' maximum transaction timeout in seconds; None if it cannot be read."""
         try:
             value = self._setting(ConfigResource.Type.BROKER, "", _MAX_TIMEOUT_CONFIG)
         except Exception:
-            # It is only told to a person: to know it is no condition.
+            # The value is only shown in an error message.
             return None
         return None if value is None else int(value) / 1_000
 
@@ -78,31 +78,31 @@ class SinkTopics:
         except KafkaException as error:
             raise invalid_client_option(error, self._settings) from error
 
-        def ask() -> str | None:
+        def request() -> str | None:
             try:
-                where = name or str(next(iter(admin.list_topics(timeout=_REQUEST_SECONDS).brokers)))
-                (asked,) = admin.describe_configs(
-                    [ConfigResource(kind, where)], request_timeout=_REQUEST_SECONDS
+                resource = name or str(next(iter(admin.list_topics(timeout=_REQUEST_SECONDS).brokers)))
+                (answer,) = admin.describe_configs(
+                    [ConfigResource(kind, resource)], request_timeout=_REQUEST_SECONDS
                 ).values()
-                found = asked.result().get(setting)
+                entry = answer.result().get(setting)
             except KafkaException as error:
-                raise translate_error(error.args[0], f"asking for the setting {setting}", self._settings) from error
-            return None if found is None else found.value
+                raise translate_error(error.args[0], f"reading the setting {setting}", self._settings) from error
+            return None if entry is None else entry.value
 
-        return retry_while_away(ask, _RETRY_SECONDS)
+        return retry_while_away(request, _RETRY_SECONDS)
 
 
 CLEANUP_SECONDS: Final = 30.0
-"""How long brokers may take, beyond its timeout, to end a transaction of somebody who has died."""
+"""How long brokers may take, beyond the transaction timeout, to end the transaction of a dead process."""
 
 
 class ProgressTopicReader:
-    """Reads the progress of sinks."""
+    """Reads progress records from a progress topic."""
 
     def __init__(
         self, settings: KafkaSettings, topic: str, *, timeout: float, failpoint: Failpoint = no_failpoint
     ) -> None:
-        """Read this topic. `timeout` is the longest that a transaction of those who write to it may take."""
+        """Read this topic. `timeout` is the longest transaction timeout of the sinks that write to it."""
         self._settings = settings
         self._topic = topic
         self._deadline = timeout + CLEANUP_SECONDS
@@ -111,36 +111,35 @@ class ProgressTopicReader:
     def read(
         self, sink: str, cluster: KafkaCluster, is_own: Callable[[str], bool] | None = None
     ) -> dict[str, Progress]:
-        """Return the newest progress of a sink, and of those of its groups that `is_own` names; by their names.
+        """Return the newest progress of a sink and of its groups for which `is_own` is true, by name.
 
-        Everything up to the end is read, that of open transactions included, and what was committed of it is seen.
-        Transactions of other sinks may still be open: they are waited for.
+        Reads up to the current end, and waits for transactions still open there to end; only committed records count.
         """
         (end,) = cluster.ends(self._topic, [0], committed=False).values()
         (start,) = cluster.starts(self._topic, [0]).values()
-        found: dict[str, Progress] = {}
+        newest: dict[str, Progress] = {}
         fetcher = Fetcher(self._settings, patience=self._deadline)
         try:
             for records in fetcher.read(self._topic, 0, start, end, wait_to=end):
                 for record in records:
                     name = _sink_name(record.key())
                     if name is not None and (name == sink or (is_own is not None and is_own(name))):
-                        known = newest_progress(name, [(record.key(), record.value())], found.get(name))
-                        if known is not None:
-                            found[name] = known
+                        progress = newest_progress(name, [(record.key(), record.value())], newest.get(name))
+                        if progress is not None:
+                            newest[name] = progress
                 self._failpoint(SCANNED_IN_PART)
         except KafkaAway as error:
             raise KafkaAway(
                 f"The progress topic {self._topic!r} could not be read up to {end} within {self._deadline:.0f} s.",
-                rule="A sink that does not know what it has written does not write.",
-                remedy="Start it again; if that does not help, look for a transaction that hangs in this topic.",
+                rule="A sink must read its whole progress before it writes.",
+                remedy="Start the sink again; if that fails, abort hanging transactions with kafka-transactions.sh.",
                 topic=self._topic,
                 end=end,
                 seconds=self._deadline,
             ) from error
         finally:
             fetcher.close()
-        return found
+        return newest
 
 
 def _sink_name(key: bytes | None) -> str | None:
@@ -151,25 +150,25 @@ def _sink_name(key: bytes | None) -> str | None:
 
 
 def has_records(cluster: KafkaCluster, topic: str, partitions: int) -> bool:
-    """Return whether a topic has any record that is committed: what was aborted does not count."""
+    """Return whether a topic has any committed record."""
     starts, ends = cluster.starts(topic, range(partitions)), cluster.ends(topic, range(partitions))
     fetcher = Fetcher(cluster.settings)
     try:
-        return any(any(fetcher.read(topic, part, starts[part], end)) for part, end in ends.items())
+        return any(any(fetcher.read(topic, number, starts[number], end)) for number, end in ends.items())
     finally:
         fetcher.close()
 
 
 def read_last_marks(cluster: KafkaCluster, topic: str) -> dict[str, SinkMark]:
-    """Return what a marks topic tells of each key: whoever begins there goes on counting."""
+    """Return the last mark of each key in a marks topic; a new sink continues their sequence numbers."""
     (start,), (end,) = cluster.starts(topic, [0]).values(), cluster.ends(topic, [0]).values()
-    fetcher, found = Fetcher(cluster.settings), {}
+    fetcher, marks = Fetcher(cluster.settings), {}
     try:
         for records in fetcher.read(topic, 0, start, end):
             for record in records:
-                told = MarkRecord.load(record.value() or b"")
-                if told.lower is not None:
-                    found[told.key] = SinkMark(told.lower, told.seq)
+                mark = MarkRecord.load(record.value() or b"")
+                if mark.lower is not None:
+                    marks[mark.key] = SinkMark(mark.lower, mark.seq)
     finally:
         fetcher.close()
-    return found
+    return marks

@@ -1,13 +1,13 @@
-"""A directory of Parquet files as a target: manifests, one small file each, say which of the others count.
+"""A directory of Parquet files as a target: manifests, one small file each, name the files that count.
 
     orders/
-        _floodmark/table.json                       what the directory is, and the columns of its rows
+        _floodmark/table.json                       id of the directory and the schema of its rows
         _floodmark/closings/out/00000000000000000002.json   the second manifest of the sink "out"
         9c0e6d1f3a27-5b1c...e2/part-00000-....parquet       rows of an attempt of the sink, with timestamps
 
-A manifest is created by a hard link, which fails if the name exists: of two with the same number only one is
-there. It names the files of the one attempt that counts, each with its number of rows. What an attempt has left
-that no manifest names is removed by the next start of the sink; until then readers ignore it.
+A manifest is created by a hard link, which fails if the name exists, so only one manifest of a number exists. It names
+the files of the one attempt that counts, each with its number of rows. The next start of the sink removes files that no
+manifest names; until then readers ignore them.
 """
 
 import hashlib
@@ -31,146 +31,148 @@ _FORMAT_VERSION: Final = 1
 
 
 class FileManifestLog:
-    """The records of a sink in a directory."""
+    """The manifests of a sink, kept in a directory."""
 
     noun = "directory"
 
     def __init__(self, path: Path, sink: str, schema: str) -> None:
-        """Write rows of this schema, JSON, to this directory."""
+        """Write rows of this JSON schema to the directory `path`."""
         self.sink = sink
         self._path = path
         self._schema = schema
-        self._own = hashlib.sha256(sink.encode()).hexdigest()[:12]
-        self._left: list[Path] = []
+        self._prefix = hashlib.sha256(sink.encode()).hexdigest()[:12]
+        self._leftovers: list[Path] = []
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """The directory."""
         return str(self._path)
 
     @property
     def address(self) -> str:
-        """What names the directory."""
+        """URL of the directory."""
         return f"file://{self._path}"
 
     def open(self) -> str | None:
-        """Return the id of the directory, or None if it is not one of ours; refuse other columns than it has."""
-        told = read_directory_info(self._path)
-        if told is None:
+        """Return the id of the directory, or None if it has none yet; raise an error if the schemas differ."""
+        info = read_directory_info(self._path)
+        if info is None:
             return None
-        if json.loads(told["schema"]) != json.loads(self._schema):
+        if json.loads(info["schema"]) != json.loads(self._schema):
             raise TableUnfit(
-                f"The rows do not have the columns of those in {self._path}.",
-                rule="All rows of a directory have the same columns, with their types and in their order.",
-                remedy="Select and cast columns, or name another directory.",
+                f"The rows do not have the columns of the rows in {self._path}.",
+                rule="All rows of a directory have the same columns and types, in the same order.",
+                remedy="Select and cast the columns, or write to another directory.",
                 table=str(self._path),
-                columns=told["schema"],
+                columns=info["schema"],
                 rows=self._schema,
             )
-        self._left = [path for path in self._path.glob(f"{self._own}-*") if path.is_dir()]
-        return str(told["id"])
+        self._leftovers = [path for path in self._path.glob(f"{self._prefix}-*") if path.is_dir()]
+        return str(info["id"])
 
-    def make(self) -> None:
-        """Make the directory what it is to be; one that has files of others stays as it is."""
+    def create(self) -> None:
+        """Create the directory; raise an error if it has Parquet files of other programs."""
         if self._path.is_dir() and any(self._path.glob("*.parquet")):
             raise TableUnfit(
-                f"The directory {self._path} has Parquet files that no sink has written.",
-                rule="Which files count is known of those that were written by sinks.",
-                remedy="Name another directory.",
+                f"The directory {self._path} has Parquet files that no sink wrote.",
+                rule="Readers count only files that a manifest of a sink names.",
+                remedy="Write to a new or empty directory.",
                 table=str(self._path),
             )
-        about_it = {"form": _FORMAT_VERSION, "id": uuid.uuid4().hex, "schema": self._schema}
-        _create_file(self._path / _METADATA_DIRECTORY / "table.json", json.dumps(about_it).encode())
+        info = {"form": _FORMAT_VERSION, "id": uuid.uuid4().hex, "schema": self._schema}
+        _create_file(self._path / _METADATA_DIRECTORY / "table.json", json.dumps(info).encode())
 
     def newest(self) -> Manifest | None:
-        """Return the last record of the sink."""
-        paths = sorted(self._records.glob("*.json"))
+        """Return the last manifest of the sink."""
+        paths = sorted(self._manifests.glob("*.json"))
         return Manifest.load(paths[-1].read_bytes()) if paths else None
 
     def has_rows(self) -> bool:
-        """Return whether any sink has closed rows here."""
+        """Return whether any sink has closed rows in this directory."""
         return any(record.parts for record in read_manifests(self._path))
 
-    def begin(self, attempt: str) -> Path:
-        """Return the directory in which the files of an attempt are to be written."""
-        return self._path / f"{self._own}-{attempt}"
+    def attempt_directory(self, attempt: str) -> Path:
+        """Return the directory for the files of an attempt."""
+        return self._path / f"{self._prefix}-{attempt}"
 
-    def made(self, attempt: str) -> list[ManifestPart]:
-        """Return the files that an attempt has made, which are then on disk."""
+    def attempt_parts(self, attempt: str) -> list[ManifestPart]:
+        """Sync the files of an attempt to disk, and return them; files without rows are deleted."""
         parts = []
-        for path in sorted(self.begin(attempt).iterdir()):
+        for path in sorted(self.attempt_directory(attempt).iterdir()):
             rows = pq.read_metadata(path).num_rows if path.suffix == ".parquet" else 0
             if rows:
                 sync_to_disk(path)
                 parts.append(ManifestPart(path.relative_to(self._path).as_posix(), rows))
             else:
                 path.unlink()
-        sync_to_disk(self.begin(attempt))
+        sync_to_disk(self.attempt_directory(attempt))
         return parts
 
     def add(self, record: Manifest) -> bool:
-        """Make a record behind the one before it, unless there is one of its number."""
-        if record.number > 1 and not self._record(record.number - 1).exists():
-            # An older copy was put in the place of the directory.
+        """Create the manifest, unless its number exists or the one before it is missing."""
+        if record.number > 1 and not self._manifest_path(record.number - 1).exists():
+            # The directory was replaced by an older copy.
             return False
-        return _create_file(self._record(record.number), record.save())
+        return _create_file(self._manifest_path(record.number), record.save())
 
     def clean(self, record: Manifest) -> None:
-        """Remove the directories of attempts that were there before the record, and that none names."""
-        if self._left:
+        """Remove the attempt directories that `open` found and no manifest names."""
+        if self._leftovers:
             named = {
-                part.name.partition("/")[0] for one in read_manifests(self._path, [self.sink]) for part in one.parts
+                part.name.partition("/")[0]
+                for manifest in read_manifests(self._path, [self.sink])
+                for part in manifest.parts
             }
-            for path in self._left:
+            for path in self._leftovers:
                 if path.name not in named:
                     shutil.rmtree(path, ignore_errors=True)
 
     def close(self) -> None:
-        """Let go."""
+        """Do nothing: no resources are kept."""
 
-    def _record(self, number: int) -> Path:
-        return self._records / f"{number:020}.json"
+    def _manifest_path(self, number: int) -> Path:
+        return self._manifests / f"{number:020}.json"
 
     @property
-    def _records(self) -> Path:
+    def _manifests(self) -> Path:
         return self._path / _METADATA_DIRECTORY / "closings" / quote(self.sink, safe=" ")
 
 
 def read_directory_info(path: Path) -> dict[str, Any] | None:
-    """Return what a directory says of itself: its id and schema; None if it is not one of ours."""
+    """Return id and schema of a directory; None if it is no target of a sink."""
     try:
-        told: dict[str, Any] = json.loads((path / _METADATA_DIRECTORY / "table.json").read_bytes())
+        info: dict[str, Any] = json.loads((path / _METADATA_DIRECTORY / "table.json").read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         return None
-    if told.get("form") != _FORMAT_VERSION:
+    if info.get("form") != _FORMAT_VERSION:
         raise TableUnfit(
-            f"The directory {path} has the form {told.get('form')}.",
-            rule=f"This release knows the form {_FORMAT_VERSION}.",
-            remedy="Use the release that has written it.",
+            f"The directory {path} has format version {info.get('form')}.",
+            rule=f"This release reads format version {_FORMAT_VERSION}.",
+            remedy="Use the Floodmark release that wrote the directory, or a newer one.",
             table=str(path),
         )
-    return told
+    return info
 
 
 def read_manifests(path: Path, sinks: Iterable[str] | None = None) -> list[Manifest]:
-    """Return the records of a directory that count, of all sinks or of some."""
-    wanted = None if sinks is None else set(sinks)
-    found = (
+    """Return the manifests of a directory that count, of all sinks or of some."""
+    names = None if sinks is None else set(sinks)
+    manifests = (
         Manifest.load(file.read_bytes()) for file in sorted((path / _METADATA_DIRECTORY / "closings").glob("*/*.json"))
     )
-    chains = effective_manifests(record for record in found if wanted is None or record.sink in wanted)
+    chains = effective_manifests(record for record in manifests if names is None or record.sink in names)
     return [record for chain in chains.values() for record in chain]
 
 
 def _create_file(path: Path, value: bytes) -> bool:
-    """Make a file with a whole value, unless there is one already; return whether it was made."""
+    """Atomically create a file with this content; return False if it exists already."""
     new = path.with_name(f".{uuid.uuid4().hex}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         new.write_bytes(value)
         sync_to_disk(new)
         try:
-            # Unlike to rename, this never takes the place of another file.
+            # Unlike a rename, a link never replaces an existing file.
             os.link(new, path)
         except FileExistsError:
             return False
@@ -179,9 +181,9 @@ def _create_file(path: Path, value: bytes) -> bool:
         sync_to_disk(path.parent)
     except OSError as error:
         raise TableFailed(
-            f"The file {path} could not be made: {error}.",
-            rule="A sink keeps its records beside the rows, in a file system that knows links.",
-            remedy="Name a directory in which it may write.",
+            f"The file {path} could not be created: {error}.",
+            rule="A sink needs a writable file system with hard links for its manifests.",
+            remedy="Check permissions and free space, or write to a directory on a local file system.",
             table=str(path),
         ) from error
     return True

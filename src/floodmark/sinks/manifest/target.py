@@ -1,13 +1,12 @@
-"""A target in which a manifest closes each batch: rows are written first, and count once a manifest names them.
+"""A target that closes each batch with a manifest: rows are written first, and count once a manifest names them.
 
-Manifests form a chain. One counts if its number follows that of the last one that counted; of several with the
-same number the first counts. So two processes that write at the same time never both close a batch, and all
-readers of the same manifests agree which of them did. What no manifest names is not part of the sink's rows:
-leftovers of killed or repeated attempts, or of a process that was fenced.
+Manifests form a chain. A manifest counts if its number follows that of the last one that counted; of several with the
+same number the first counts. So two processes never both close a batch, and all readers of the same manifests agree.
+Rows that no manifest names do not belong to the sink: leftovers of killed or repeated attempts, or of a fenced process.
 
-If anything fails before the manifest is added, its rows never count. If anything fails after, the next start
-reads the manifest and drops the batch. To start, a process adds a manifest of its own; from then on no process
-that has not seen it can add one.
+After a failure before the manifest is added, its rows never count. After a failure later than that, the next start
+reads the manifest and drops the batch. A starting process adds a manifest of its own, which fences all processes that
+have not read it.
 """
 
 import json
@@ -39,7 +38,7 @@ _FORMAT_VERSION: Final = 1
 
 
 class ManifestPart(NamedTuple):
-    """Something that an attempt has made: a file, or the rows of one task; and how many rows it has."""
+    """A file of an attempt, or the rows of one of its tasks; and the number of rows."""
 
     name: str
     rows: int
@@ -47,35 +46,35 @@ class ManifestPart(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A record of a sink: what is closed from here on.
+    """A record that closes a batch, or fences earlier processes.
 
-    >>> closing = Manifest("out", 2, "b7", "a1", (ManifestPart("a1/part-0.parquet", 7),))
-    >>> Manifest.load(closing.save()) == closing
+    >>> manifest = Manifest("out", 2, "b7", "a1", (ManifestPart("a1/part-0.parquet", 7),))
+    >>> Manifest.load(manifest.save()) == manifest
     True
     """
 
     sink: str
     number: int
-    """Counted from 1, without gaps."""
+    """Position in the chain, from 1 without gaps."""
     token: str
-    """What tells it from another record of the same number."""
+    """Random id that distinguishes manifests of the same number."""
     attempt: str | None = None
-    """The last attempt that counts; None before the first."""
+    """The last attempt whose rows count; None before the first."""
     parts: tuple[ManifestPart, ...] = ()
-    """What that attempt has made, if it is this record that closes it."""
+    """What that attempt has written, if this manifest closes it."""
     progress: Progress | None = None
 
     @property
     def rows(self) -> int:
-        """How many rows it closes."""
+        """Number of rows that it closes."""
         return sum(part.rows for part in self.parts)
 
     def fence(self, token: str) -> "Manifest":
-        """Return the record with which another process takes over: it says the same of rows, and closes none."""
+        """Return the manifest of a process that takes over: same progress, no rows."""
         return replace(self, number=self.number + 1, token=token, parts=())
 
     def save(self) -> bytes:
-        """Return it as JSON."""
+        """Return the manifest as JSON."""
         saved = {
             "form": _FORMAT_VERSION,
             "sink": self.sink,
@@ -89,7 +88,7 @@ class Manifest:
 
     @classmethod
     def load(cls, value: bytes | str) -> "Manifest":
-        """Return what was saved."""
+        """Return a saved manifest."""
         try:
             saved = json.loads(value)
             if saved["form"] != _FORMAT_VERSION:
@@ -105,14 +104,14 @@ class Manifest:
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise SinkProgressInvalid(
-                f"A record of what is closed is {value!r:.200}.",
-                rule=f"It is JSON in form {_FORMAT_VERSION}, as this release writes it.",
-                remedy="Check who else writes there, and that all run the same release.",
+                f"A manifest is {value!r:.200}.",
+                rule=f"A manifest is JSON in format {_FORMAT_VERSION}.",
+                remedy="Stop other programs from writing there, and run the same release in all processes.",
             ) from error
 
 
 def effective_manifests(records: Iterable[Manifest]) -> dict[str, list[Manifest]]:
-    """Return, of each sink, the records that count among those that were found, in the order in which they came.
+    """Return the manifests that count, by sink, in the order given.
 
     >>> one, late, two = (Manifest("out", number, token) for number, token in ((1, "a"), (1, "b"), (2, "c")))
     >>> [record.token for record in effective_manifests([one, late, two])["out"]]
@@ -127,68 +126,68 @@ def effective_manifests(records: Iterable[Manifest]) -> dict[str, list[Manifest]
 
 
 AttemptWriter = Callable[[str], Sequence[ManifestPart]]
-"""Writes rows for an attempt, and returns what it has made.
+"""Writes the rows of an attempt, and returns what it has written.
 
-A TableConflict says that others took away what it has read, and that nothing of the attempt is left.
+It raises TableConflict if other writers removed what it has read; it must then leave no files of the attempt behind.
 """
 
 _MAX_ATTEMPTS: Final = 20
 
 
 class ManifestLog(Protocol):
-    """Where the records of a sink are, one after the other. Of two that would follow the same one, one is added."""
+    """The manifests of a sink, in order. Adding is atomic: of two manifests with the same number only one counts."""
 
     sink: str
     noun: str
-    """What the target is, to a person."""
+    """The word for the target in error messages."""
 
     @property
-    def place(self) -> str:
-        """Where the rows are: a topic, or a directory."""
+    def location(self) -> str:
+        """The topic or directory with the rows."""
 
     @property
     def address(self) -> str:
-        """What names the target."""
+        """URL of the target, without secrets."""
 
     def open(self) -> str | None:
-        """Refuse a target that does not fit; return what tells it from a later one, and None if there is none.
+        """Return the id of the target, or None if it does not exist; raise an error if it does not fit.
 
-        Also see what attempts have left: whoever starts later has others, and they are not ours to remove.
+        Also lists the leftovers of earlier attempts for `clean`, which must not touch those of later processes.
         """
 
-    def make(self) -> None:
-        """Make the target; somebody else may do so at the same time."""
+    def create(self) -> None:
+        """Create the target; another process may do so at the same time."""
 
     def newest(self) -> Manifest | None:
-        """Return the last record of the sink that counts."""
+        """Return the last manifest of the sink that counts."""
 
     def has_rows(self) -> bool:
-        """Return whether there is any row, of whomever."""
+        """Return whether the target has any row, of any sink."""
 
     def add(self, record: Manifest) -> bool:
-        """Add a record behind the one that was read last, and return whether it counts.
+        """Add a manifest after the one read last, and return whether it counts.
 
-        A TableConflict says that the rows of its attempt do not hold any more, since others have changed what they were
-        made from: nothing of them is left, and they are to be made anew.
+        Raises TableConflict if other writers changed what the rows of the attempt were computed from: the files of the
+        attempt are removed, and the caller must write them again.
         """
 
     def clean(self, record: Manifest) -> None:
-        """Remove what was seen of attempts that do not count, now that nobody can close them."""
+        """Remove the leftovers listed by `open`, which no process can close any more."""
 
     def close(self) -> None:
-        """Let go."""
+        """Release resources."""
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestOptions:
-    """How a sink writes that closes its batches by records."""
+    """Options of a sink that closes its batches with manifests."""
 
     version: int = 1
     append: bool = False
 
 
 class ManifestTarget:
-    """Writes batches, each once. One thread at a time; `start` comes first, and again after every error."""
+    """Writes batches, each once. Not thread-safe. Call `start` first, and again after every error."""
 
     def __init__(
         self,
@@ -196,67 +195,64 @@ class ManifestTarget:
         options: ManifestOptions = ManifestOptions(),  # noqa: B008
         *,
         mode: SinkMode = "staged",
-        known: Callable[[], Progress | None] = lambda: None,
+        known_progress: Callable[[], Progress | None] = lambda: None,
         failpoint: Failpoint = no_failpoint,
     ) -> None:
-        """Write for the sink of this log; nothing is asked of it before `start`.
+        """Write for the sink of this log; the log is not used before `start`.
 
-        `known` tells what is known of the sink elsewhere, and no record may say less.
+        `known_progress` returns the progress recorded elsewhere; it is an error if the log has less.
         """
         self.log = log
         self.options = options
         self.mode: SinkMode = mode
-        self._known = known
+        self._known_progress = known_progress
         self._failpoint = failpoint
         self._newest: Manifest | None = None
-        self._place_id = ""
+        self._location_id = ""
         self._ended: FloodmarkError | None = None
         self._is_started = False
 
     @property
     def sink(self) -> str:
-        """The name of the sink."""
+        """Name of the sink."""
         return self.log.sink
 
     @property
     def address(self) -> str:
-        """What names the target."""
+        """URL of the target, without secrets."""
         return self.log.address
 
     @property
     def version(self) -> int:
-        """The version of the program."""
+        """Version of the program."""
         return self.options.version
 
     @property
     def progress(self) -> Progress | None:
-        """What was written, as far as this process knows."""
+        """The progress that this process last wrote or read."""
         return None if self._newest is None else self._newest.progress
 
     def start(self, bounds: BoundsLookup) -> Start:
-        """Read what was written, decide, and fence those before: by one record that follows the one that was read.
-
-        `bounds` tells what can be read of sources; those without bindings are left out.
-        """
+        """Read the newest manifest, decide how to start, and fence earlier processes with the next manifest."""
         check_sink_name(self.sink)
         if self._ended is not None:
             raise self._ended
         self._is_started = False
-        known = self._known()
+        known = self._known_progress()
         for _ in range(_MAX_ATTEMPTS):
-            place_id = self.log.open()
-            found = None if place_id is None else self.log.newest()
-            start = self._decide(found, place_id, bounds, known)
-            if place_id is None:
-                self.log.make()
+            location_id = self.log.open()
+            newest = None if location_id is None else self.log.newest()
+            start = self._decide(newest, location_id, bounds, known)
+            if location_id is None:
+                self.log.create()
                 continue
-            record = (found or Manifest(self.sink, 0, "")).fence(secrets.token_hex(8))
+            record = (newest or Manifest(self.sink, 0, "")).fence(secrets.token_hex(8))
             if self.log.add(record):
                 break
         else:
             raise fenced_error(self.sink, f"it tried to start {_MAX_ATTEMPTS} times")
         self._failpoint(FENCED)
-        self._newest, self._place_id = record, place_id
+        self._newest, self._location_id = record, location_id
         self.log.clean(record)
         self._is_started = True
         self._failpoint(STARTED)
@@ -271,12 +267,11 @@ class ManifestTarget:
         watermarks: Mapping[str, int] | None = None,
         split: Callable[[int], CommitPoint] | None = None,
     ) -> Progress:
-        """Let `run` write the rows of a batch for an attempt, close what it says to have made, and return the progress.
+        """Let `run` write the rows of a batch as a new attempt, close it with a manifest, and return the progress.
 
-        If there is nothing to be written, it is empty. A batch is closed by one record: `split` is not asked. After
-        any error the target must be started again.
+        `run` is empty if nothing is to be written. `split` is not used: one manifest closes a batch.
         """
-        newest = self._started()
+        newest = self._require_started()
         self._is_started = False
         self._failpoint(BEFORE_BEGIN)
         for left in reversed(range(_MAX_ATTEMPTS)):
@@ -285,14 +280,14 @@ class ManifestTarget:
                 break
             except TableConflict as error:
                 if not left:
-                    raise _contention_error(self.sink, self.log.place) from error
+                    raise _contention_error(self.sink, self.log.location) from error
         self._newest, self._is_started = record, True
         self._failpoint(COMMITTED)
         assert record.progress is not None
         return record.progress
 
     def close(self) -> None:
-        """Let go."""
+        """Release the log."""
         self._is_started = False
         self.log.close()
 
@@ -304,69 +299,70 @@ class ManifestTarget:
         decision: Write | WriteFrom | Drop,
         watermarks: Mapping[str, int],
     ) -> Manifest:
-        """Write rows for a new attempt, and add the record that closes it."""
+        """Write rows as a new attempt, and add the manifest that closes it."""
         attempt = newest.attempt
         parts: tuple[ManifestPart, ...] = ()
         if run:
             attempt = secrets.token_hex(8)
-            parts = self._run(run, attempt, newest)
+            parts = self._run_attempt(run, attempt, newest)
         self._failpoint(ROWS_FLUSHED)
         record = Manifest(self.sink, newest.number + 1, secrets.token_hex(8), attempt, parts)
-        record = replace(record, progress=self._next(batch, decision, record, watermarks))
+        record = replace(record, progress=self._progress_after(batch, decision, record, watermarks))
         if not self.log.add(record):
             self._ended = fenced_error(self.sink, "closing a batch")
             raise self._ended
         return record
 
-    def _run(self, run: AttemptWriter, attempt: str, newest: Manifest) -> tuple[ManifestPart, ...]:
+    def _run_attempt(self, run: AttemptWriter, attempt: str, newest: Manifest) -> tuple[ManifestPart, ...]:
         try:
             return tuple(run(attempt))
         except Exception as error:
             with suppress(FloodmarkError):
                 self.log.open()
-                found = self.log.newest()
-                if found is not None and found.number > newest.number:
-                    # Whoever starts removes what others are writing.
+                current = self.log.newest()
+                if current is not None and current.number > newest.number:
+                    # The process that fenced this one removes its files, which may have caused the error.
                     self._ended = fenced_error(self.sink, "writing rows")
             if self._ended is not None:
                 raise self._ended from error
             raise
 
-    def _next(
+    def _progress_after(
         self, batch: Batch, decision: Write | WriteFrom | Drop, record: Manifest, watermarks: Mapping[str, int]
     ) -> Progress:
-        known = self.progress or initial_progress(self.sink, self.log.place, self._place_id, self.version, batch)
-        progress = progress_after(known, batch, decision, rows=record.rows, watermarks=watermarks)
+        before = self.progress or initial_progress(self.sink, self.log.location, self._location_id, self.version, batch)
+        progress = progress_after(before, batch, decision, rows=record.rows, watermarks=watermarks)
         return replace(progress, version=self.version, position={0: record.number})
 
     def _decide(
         self,
-        found: Manifest | None,
-        place_id: str | None,
+        newest: Manifest | None,
+        location_id: str | None,
         bounds: BoundsLookup,
         known: Progress | None,
     ) -> Start:
-        progress = None if found is None else found.progress
-        if known is not None and known.topic_id == place_id:
-            told = 0 if progress is None else progress.total
-            if progress is None or told < known.total:
+        progress = None if newest is None else newest.progress
+        if known is not None and known.topic_id == location_id:
+            total = 0 if progress is None else progress.total
+            if progress is None or total < known.total:
                 raise SinkProgressInvalid(
-                    f"The sink {self.sink!r} has written {known.total} rows to {self.log.place}; {told} are told of.",
-                    rule="What was committed stays.",
-                    remedy="See who has put an older copy there; if it went on, rows would be there twice, or missing.",
+                    f"The sink {self.sink!r} has written {known.total} rows to {self.log.location}, but its manifests "
+                    f"record {total}.",
+                    rule="Committed manifests must stay; without them the sink would lose rows or write them twice.",
+                    remedy="Restore the newest copy of the target, or start over with a new sink and target.",
                     sink=self.sink,
                 )
         elif progress is None:
-            # Rows and records are in one place, and can be deleted together. What was known before tells of it.
+            # Rows and manifests were deleted together; the progress recorded elsewhere shows that there were some.
             progress = known
         return decide_start(
             StartupState(
                 self.sink,
                 self.version,
-                self.log.place,
-                place_id,
-                # Whoever has a record here was let in before.
-                place_id is not None and found is None and self.log.has_rows(),
+                self.log.location,
+                location_id,
+                # A sink with a manifest here was allowed to append when it first started.
+                location_id is not None and newest is None and self.log.has_rows(),
                 progress,
                 {} if progress is None else bounds(progress.ends),
                 self.log.noun,
@@ -374,7 +370,7 @@ class ManifestTarget:
             append=self.options.append,
         )
 
-    def _started(self) -> Manifest:
+    def _require_started(self) -> Manifest:
         if self._ended is not None:
             raise self._ended
         if self._newest is None or not self._is_started:
@@ -382,11 +378,11 @@ class ManifestTarget:
         return self._newest
 
 
-def _contention_error(sink: str, place: str) -> TableFailed:
+def _contention_error(sink: str, location: str) -> TableFailed:
     return TableFailed(
-        f"{place} was changed by others {_MAX_ATTEMPTS} times while the sink {sink!r} replaced rows in it.",
-        rule="What takes the place of rows is computed from what is there, and holds as long as nobody changes that.",
-        remedy="Let others write there less often, or at other times, and start again: nothing of the batch is seen.",
-        table=place,
+        f"{location} was changed by other writers {_MAX_ATTEMPTS} times while the sink {sink!r} replaced rows in it.",
+        rule="Replaced rows are computed from the table's current rows, and must be committed before these change.",
+        remedy="Let the other writers commit less often, then start the query again; nothing of the batch was written.",
+        table=location,
         sink=sink,
     )

@@ -1,17 +1,16 @@
-"""The files of a cell as a DataFrame: exactly those that were listed, and nothing that was not understood.
+"""The files of a cell as a DataFrame: exactly the listed files, and an error for anything that cannot be parsed.
 
-How they are read differs from Spark's own ways only where those would be silent:
+They are read as Spark does it, except where Spark would ignore a problem:
 
-- The files are named one by one, and a name means itself, whatever is in it.
-- CSV and JSON that cannot be parsed fails the cell, unless the option `mode` says otherwise.
-- A header of CSV that names other columns than the schema, or than the header of the first file, fails the cell,
-  unless `enforceSchema` is set.
-- Without a schema, columns are those of all files of the cell, not of one of them (Parquet, ORC; see
-  `mergeSchema`).
-- Timestamps in CSV and JSON are of the source's zone where they have no offset (see `timeZone`).
+- Files are named one by one, and names are never taken for patterns.
+- CSV or JSON that cannot be parsed fails the cell, unless the option `mode` says otherwise.
+- A CSV header that differs from the schema, or from the header of the first file, fails the cell, unless
+  `enforceSchema` is set.
+- Without a schema, the columns are those of all files of the cell (Parquet, ORC; see `mergeSchema`).
+- Timestamps without an offset in CSV and JSON are in the source's time zone (see `timeZone`).
 
-Directories such as day=2020-01-01 are columns if `basePath` names the directory above them. The times that rows
-have themselves become microseconds here, and errors raised inside Spark become Floodmark's again.
+Directories such as day=2020-01-01 are columns if `basePath` names the directory above them. This module also converts
+the times of rows to microseconds, and exceptions from inside Spark to Floodmark's errors.
 """
 
 import os
@@ -66,7 +65,7 @@ _FIXED_SCHEMAS: Final = {
         ]
     ),
 }
-# Hadoop keeps a checksum beside each file, and cannot name it if there is a colon in the name of the file.
+# Hadoop's default local file system fails on file names with a colon when it looks for their checksum files.
 _WITHOUT_CHECKSUMS: Final = {
     "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "fs.file.impl.disable.cache": "true",
@@ -76,20 +75,21 @@ _WITHOUT_CHECKSUMS: Final = {
 def read_files(
     spark: SparkSession, source: FilesSource, files: Sequence[ListedFile], row: PlannedRange, zone: str
 ) -> DataFrame | None:
-    """Return the rows of a row of a plan, of exactly these files; `zone` counts where the source has none.
+    """Return the rows of a planned range from exactly these files; `zone` is used if the source has no time zone.
 
-    They have the columns of the files, then `_file`, the path, and `_file_time`, the time of the file, unless rows have
-    times of their own. Those are filtered to the range: a column of type timestamp, timestamp_ntz or date, or an ISO
-    text. A wall time that comes twice counts as the later one. A row without a time fails the cell.
+    They have the columns of the files, then `_file`, the path, and `_file_time`, the time of the file. If rows have
+    their own times (a column of type timestamp, timestamp_ntz, date or ISO text), there is no `_file_time`, and rows
+    are filtered to the range. A wall time that occurs twice counts as the later one. A row without a time fails the
+    cell.
 
-    Without files there are no rows; if nothing says which columns they would have, None is returned. What goes wrong
-    when the rows are read is told by `reading_error`.
+    Without files the result has no rows; it is None if the columns are not known either. Pass an exception from
+    reading the rows to `reading_error`.
     """
     check_reader_options(source)
     require_unchanged(files)
     schema = _declared_schema(source)
     if schema is None and source.format in _TEXT_FORMATS:
-        files = [file for file in files if file.size]  # no column can be found in the others
+        files = [file for file in files if file.size]  # Spark cannot infer columns from empty files
     if not files:
         return None if schema is None else _add_file_columns(spark, spark.createDataFrame([], schema), files, source)
     try:
@@ -99,30 +99,30 @@ def read_files(
         return _filter_by_time(spark, source, files, row, source.zone or zone, frame)
     except FloodmarkError:
         raise
-    except Exception as error:  # what Spark meets in its tasks does not come as an error of PySpark's
+    except Exception as error:  # errors of tasks are not always PySparkException
         raise reading_error(error, source, files) from error
 
 
 def reading_error(error: Exception, source: FilesSource, files: Sequence[ListedFile]) -> FloodmarkError:
-    """Return what to say of an error that Spark has met in the files of a cell."""
+    """Return the FloodmarkError for an exception that Spark has raised while reading the files of a cell."""
     if isinstance(error, FloodmarkError):
         return error
     try:
         require_unchanged(files)
     except FloodmarkError as changed:
         return changed
-    said = str(error)
-    if "AVRO_DATA_SOURCE_NOT_ENABLED" in said:
+    message = str(error)
+    if "AVRO_DATA_SOURCE_NOT_ENABLED" in message:
         return MissingPackage(
             "This Spark cannot read Avro.",
-            rule="Avro is a package of Spark's that a session must be started with.",
+            rule="Avro is a Spark package that must be loaded when the session starts.",
             remedy="Set spark.jars.packages to org.apache.spark:spark-avro_2.13:VERSION, with the version of Spark.",
             package="spark-avro",
         )
-    return parse_raised(said, column=source.column) or SourceFailed(
-        f"Spark cannot read the files: {summarize_error(said) or type(error).__name__}",
-        rule="Every file of a cell is read whole, as the format, the schema and the options of the source say.",
-        remedy="Correct the file, or the source; CSV and JSON that cannot be parsed can be taken with the option mode.",
+    return parse_raised(message, column=source.column) or SourceFailed(
+        f"Spark cannot read the files: {summarize_error(message) or type(error).__name__}",
+        rule="Every file of a cell must fit the format, the schema and the options of the source.",
+        remedy="Repair the file, or change the source; for CSV and JSON the option mode=PERMISSIVE accepts bad rows.",
         format=source.format,
     )
 
@@ -133,16 +133,16 @@ def _declared_schema(source: FilesSource) -> StructType | None:
     try:
         schema = StructType.fromDDL(source.schema)
     except PySparkException as error:
-        raise _schema_refused(source.schema, str(error).strip().splitlines()[0]) from error
+        raise _invalid_schema(source.schema, str(error).strip().splitlines()[0]) from error
     if not isinstance(schema, StructType):
-        raise _schema_refused(source.schema, f"it is {schema.simpleString()}.")
+        raise _invalid_schema(source.schema, f"it is {schema.simpleString()}.")
     return schema
 
 
-def _schema_refused(written: str, why: str) -> InvalidOption:
+def _invalid_schema(text: str, why: str) -> InvalidOption:
     return InvalidOption(
-        f"The schema {written!r} cannot be used: {why}",
-        rule="A schema names columns and their types, as Spark writes them.",
+        f"The schema {text!r} cannot be used: {why}",
+        rule="It must be a Spark DDL schema: columns and their types.",
         remedy="Write for example 'id BIGINT, at TIMESTAMP'.",
         option="schema",
     )
@@ -152,19 +152,21 @@ def _load(
     spark: SparkSession, source: FilesSource, files: Sequence[ListedFile], zone: str, schema: StructType | None
 ) -> DataFrame:
     reader: DataFrameReader = spark.read.format(_READER_FORMATS.get(source.format, source.format))
-    for name, value in _reader_options(source, files, zone, is_found=schema is None).items():
+    for name, value in _reader_options(source, files, zone, infers_schema=schema is None).items():
         reader = reader.option(name, value)
     if schema is not None:
         reader = reader.schema(schema)
     return reader.load([_escape_pattern(file.path) for file in files])
 
 
-def _reader_options(source: FilesSource, files: Sequence[ListedFile], zone: str, *, is_found: bool) -> dict[str, str]:
+def _reader_options(
+    source: FilesSource, files: Sequence[ListedFile], zone: str, *, infers_schema: bool
+) -> dict[str, str]:
     chosen = {name.lower(): value for name, value in source.options.items()}
     options = {"timeZone": zone, "mode": "FAILFAST"} if source.format in _TEXT_FORMATS else {}
     if source.format == "csv" and chosen.get("header", "").lower() == "true":
         options["enforceSchema"] = "false"
-    if source.format in _MERGED_FORMATS and is_found:
+    if source.format in _MERGED_FORMATS and infers_schema:
         options["mergeSchema"] = "true"
     if any(":" in os.path.basename(file.path) for file in files):
         options |= _WITHOUT_CHECKSUMS
@@ -173,14 +175,14 @@ def _reader_options(source: FilesSource, files: Sequence[ListedFile], zone: str,
 
 
 def _escape_pattern(path: str) -> str:
-    """Return a path as a pattern that Hadoop takes for nothing but itself."""
-    # Spark has an option for paths that are no patterns, but with several it then reads the others more than once.
+    """Return a path as a pattern that matches only this path."""
+    # Spark's option to disable patterns reads files more than once if there are several paths.
     literal = _PATTERNS.sub(r"\\\g<0>", path)
     if literal != path and ":" in path:
         raise SourceFailed(
-            f"The path {path!r} has a colon, and a character that is a pattern to Hadoop.",
+            f"The path {path!r} has a colon and a pattern character.",
             rule="Hadoop can read a path with either of them, but not with both.",
-            remedy=r"Rename it without the colon, or without *, ?, [, ], {, } and \.",
+            remedy=r"Rename the file without the colon, or without *, ?, [, ], {, } and \.",
             path=path,
         )
     return literal
@@ -200,10 +202,10 @@ def _filter_by_time(
     is_parsed = source.format in _TEXT_FORMATS and isinstance(field.dataType, TimestampType)
     pattern = None
     if is_parsed:
-        # Spark would take the first of two hours, and what a later hour has written would be in no cell any more.
+        # Read the column as text: of an hour that occurs twice Spark would take the first, whose cell may be done.
         field = StructField(field.name, StringType())
-        kept = [field if one.name == field.name else one for one in frame.schema.fields]
-        frame = _load(spark, source, files, zone, StructType(kept))
+        fields = [field if other.name == field.name else other for other in frame.schema.fields]
+        frame = _load(spark, source, files, zone, StructType(fields))
         pattern = next((value for name, value in source.options.items() if name.lower() == "timestampformat"), None)
     frame = _add_file_columns(spark, frame, files, source)
     column = column_of(field.name)
@@ -219,19 +221,19 @@ def _filter_by_time(
 def _add_file_columns(
     spark: SparkSession, frame: DataFrame, files: Sequence[ListedFile], source: FilesSource
 ) -> DataFrame:
-    """Return the rows with their file, and with its time where it has one."""
+    """Return the rows with the path of their file, and with its time if the source uses file times."""
     added = [FILE_COLUMN] if source.time == "column" else [FILE_COLUMN, FILE_TIME_COLUMN]
     for name in frame.columns:
         if name.lower() in added:
             raise UnsupportedFrame(
                 f"The files have a column {name!r}.",
-                rule=f"Rows get the {'columns' if added[1:] else 'column'} {' and '.join(added)}.",
+                rule=f"Floodmark adds the {'columns' if added[1:] else 'column'} {' and '.join(added)} to the rows.",
                 remedy="Give the column another name in the schema of the source, or in the files.",
                 column=name,
             )
     if not files:
-        known = {FILE_COLUMN: F.lit(None).cast("string"), FILE_TIME_COLUMN: F.lit(None).cast("timestamp")}
-        return frame.select("*", *(known[name].alias(name) for name in added))
+        empty = {FILE_COLUMN: F.lit(None).cast("string"), FILE_TIME_COLUMN: F.lit(None).cast("timestamp")}
+        return frame.select("*", *(empty[name].alias(name) for name in added))
     path = _file_path(frame)
     if source.time == "column":
         return frame.select("*", path.alias(FILE_COLUMN))
@@ -245,20 +247,20 @@ def _add_file_columns(
         F.col(FILE_COLUMN) == column_of("\0path"),
         "left",
     )
-    unknown = raise_in_spark(
+    unlisted = raise_in_spark(
         SourceFailed,
         F.concat(column_of(FILE_COLUMN), F.lit(" was read and is not listed.")),
-        "Exactly those files are read that were listed.",
-        "Rename the file.",
+        "Only listed files may be read.",
+        "Rename the file, so that its name has only letters, digits, '-', '_' and '.'.",
     )
-    time = F.timestamp_micros(F.coalesce(column_of(FILE_TIME_COLUMN), unknown))
+    time = F.timestamp_micros(F.coalesce(column_of(FILE_TIME_COLUMN), unlisted))
     return joined.select(
         *(column_of(name) for name in frame.columns), column_of(FILE_COLUMN), time.alias(FILE_TIME_COLUMN)
     )
 
 
 def _file_path(frame: DataFrame) -> Column:
-    """Return the path of a row's file, as it is listed; Spark has a URI."""
+    """Return the path of a row's file as it is listed, from Spark's URI."""
     uri = frame.metadataColumn("_metadata")["file_path"]
     plain = F.url_decode(F.replace(uri, F.lit("+"), F.lit("%2B")))
     return F.regexp_replace(plain, "^file:/+", "/")
@@ -268,7 +270,7 @@ _DAY: Final = 86_400_000_000
 _CLOCK: Final = r"[T ]\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?"
 _PLAIN: Final = rf"^\d{{4}}-\d{{2}}-\d{{2}}({_CLOCK})?$"
 _ZONED: Final = rf"^\d{{4}}-\d{{2}}-\d{{2}}{_CLOCK} ?(Z|[+-]\d{{2}}(:?\d{{2}})?)$"
-# Spark wants offsets with seconds before them, and with a colon.
+# Spark parses an offset only after seconds, and only with a colon.
 _SHORT_OFFSETS: Final = (
     (r"([T ]\d{2}:\d{2})( ?[Z+-])", "$1:00$2"),
     (r"([+-]\d{2})(\d{2})$", "$1:$2"),
@@ -286,10 +288,10 @@ _RAISED: Final = re.compile(r"\[USER_RAISED_EXCEPTION\] (.*?)\s*SQLSTATE", re.DO
 def column_moments(
     field: StructField, text: Column, of: Range, zone: ZoneInfo, pattern: str | None = None, *, exact: bool = True
 ) -> Column:
-    """Return the moments of a column in microseconds: exact within a range, and outside it on the right side of it.
+    """Return the times of a column in microseconds: exact inside the range, and outside of it on the correct side.
 
-    NULL is what is no time. `pattern` is how texts are written, as Spark says it; by default as ISO does. What need not
-    be exact, but within the range or not, costs less where clocks are set often.
+    A value that is not a time is null. `pattern` is Spark's datetime pattern of text; by default ISO 8601. Without
+    `exact`, times inside the range are only known to be inside, which is cheaper in zones with many clock changes.
     """
     kind: DataType = field.dataType
     if isinstance(kind, TimestampType):
@@ -301,7 +303,7 @@ def column_moments(
     if not isinstance(kind, StringType):
         raise UnsupportedFrame(
             f"The column {field.name!r} is of type {kind.simpleString()}.",
-            rule="The time of a row is a timestamp, a date or an ISO text.",
+            rule="The time of a row must be a timestamp, a date or ISO 8601 text.",
             remedy="Name another column, or give it such a type in the schema of the source.",
             column=field.name,
         )
@@ -319,18 +321,18 @@ def column_moments(
 
 
 def is_within(at: Column, column: Column, name: str, path: Column, of: Range) -> Column:
-    """Return whether rows are of a range; a row without a time, or with something else in its place, is an error."""
+    """Return whether rows are in a range; a row whose time is missing or not a time fails the job."""
     missing = raise_in_spark(
         WatermarkMissing,
         F.concat(F.lit(f"A row has no {name!r}, in "), path, F.lit(".")),
-        "Every row has a time; else no range would ever read it.",
-        "Give it one, or place the files in time by their names or when they were modified.",
+        "Every row must have a time: otherwise it belongs to no range.",
+        "Give the row a time, or set the source's time to that of the file's name or modification.",
     )
     unfit = raise_in_spark(
         SourceValueUnfit,
         F.concat(F.lit(f"A row has {name!r} = "), F.substring(column.cast("string"), 1, 40), F.lit(", in "), path),
-        "The time of a row is a timestamp, a date or an ISO text.",
-        "Correct the file, or give the column another type in the schema of the source.",
+        "The time of a row must be a timestamp, a date or ISO 8601 text.",
+        "Repair the file, or give the column another type in the schema of the source.",
     )
     return (
         F.when(column.isNull(), missing).when(at.isNull(), unfit).otherwise((at >= F.lit(of.lo)) & (at < F.lit(of.hi)))
@@ -338,67 +340,67 @@ def is_within(at: Column, column: Column, name: str, path: Column, of: Range) ->
 
 
 def raise_in_spark(kind: type[FloodmarkError], fact: Column, rule: str, remedy: str) -> Column:
-    """Return a column that fails the job when it is needed, with an error that `parse_raised` knows again."""
-    # A name may have lines in it, and they are what parts the sentences here.
+    """Return a column that fails the job when it is evaluated, with an error that `parse_raised` recognises."""
+    # A newline separates the sentences, so it is removed from names.
     return F.raise_error(F.concat_ws("\n", F.lit(kind.code), F.translate(fact, "\n", " "), F.lit(rule), F.lit(remedy)))
 
 
-def parse_raised(said: str, **fields: object) -> FloodmarkError | None:
-    r"""Return the error that a column has raised, from what Spark says of it.
+def parse_raised(message: str, **fields: object) -> FloodmarkError | None:
+    r"""Return the error that `raise_in_spark` has raised, from the message of Spark's exception.
 
     >>> print(
     ...     parse_raised("[USER_RAISED_EXCEPTION] source-failed\nIt is so.\nIt must not.\nChange it. SQLSTATE: P0001")
     ... )
     It is so. It must not. Change it. [source-failed]
     """
-    found = _RAISED.search(said)
-    parts = found[1].split("\n") if found else []
+    match = _RAISED.search(message)
+    parts = match[1].split("\n") if match else []
     if len(parts) != 4 or parts[0] not in _RAISED_KINDS:
         return None
     return _RAISED_KINDS[parts[0]](parts[1], rule=parts[2], remedy=parts[3], **fields)
 
 
-def summarize_error(said: str) -> str:
-    r"""Return what an error of Spark says, with its first cause, without the names of classes and lines of code.
+def summarize_error(message: str) -> str:
+    r"""Return the message of a Spark exception and its first cause, without class names and stack traces.
 
     >>> summarize_error(
     ...     "An error occurred.\n: a.b.SparkException: It is so.\n\tat a.b.c\nCaused by: x.IOError: It broke."
     ... )
     'It is so. It broke.'
     """
-    told: list[list[str]] = [[]]
-    for line in said.splitlines():
+    blocks: list[list[str]] = [[]]
+    for line in message.splitlines():
         if match := _CAUSE_PREFIX.match(line):
-            told.append([line[match.end() :].strip()])
+            blocks.append([line[match.end() :].strip()])
         elif line.startswith("\t"):
-            told.append([])
-        elif line.strip() and (told[-1] or len(told) == 1):
-            told[-1].append(line.strip())
-    found = [" ".join(one) for one in told if one]
-    # What Py4J says first is only that something went wrong.
-    found = found[1:] if found and found[0].startswith("An error occurred") else found
-    return " ".join(dict.fromkeys(found[:2]))
+            blocks.append([])
+        elif line.strip() and (blocks[-1] or len(blocks) == 1):
+            blocks[-1].append(line.strip())
+    sentences = [" ".join(block) for block in blocks if block]
+    # The first line of Py4J says only that an error occurred.
+    sentences = sentences[1:] if sentences and sentences[0].startswith("An error occurred") else sentences
+    return " ".join(dict.fromkeys(sentences[:2]))
 
 
-def _wall_micros(shown: Column) -> Column:
-    """Return what a clock shows as a number, without asking the session for a zone."""
-    seconds = F.extract(F.lit("SECOND"), shown) * F.lit(1_000_000)
+def _wall_micros(wall: Column) -> Column:
+    """Return a wall time (timestamp_ntz) as microseconds, independent of the session's time zone."""
+    seconds = F.extract(F.lit("SECOND"), wall) * F.lit(1_000_000)
     return (
-        F.unix_date(shown.cast("date")).cast("bigint") * _DAY
-        + F.hour(shown).cast("bigint") * F.lit(3_600_000_000)
-        + F.minute(shown).cast("bigint") * F.lit(60_000_000)
+        F.unix_date(wall.cast("date")).cast("bigint") * _DAY
+        + F.hour(wall).cast("bigint") * F.lit(3_600_000_000)
+        + F.minute(wall).cast("bigint") * F.lit(60_000_000)
         + seconds.cast("bigint")
     )
 
 
-def _moments_of_walls(shown: Column, of: Range, zone: ZoneInfo, exact: bool) -> Column:
-    """Return the moments of wall times, as `moment_of` does it for one."""
+def _moments_of_walls(wall: Column, of: Range, zone: ZoneInfo, exact: bool) -> Column:
+    """Return the moments of wall times; a wall time that occurs twice counts as the later one."""
     spans = wall_spans(of, zone)
     if not exact:
         spans = (spans[0], spans[-1])
-    result = F.when(shown >= F.lit(spans[-1].wall), F.lit(of.hi))
+    result = F.when(wall >= F.lit(spans[-1].wall), F.lit(of.hi))
     for span, after in zip(reversed(spans[:-1]), reversed(spans[1:]), strict=True):
-        inside = F.greatest(F.lit(span.moment), F.least(shown - F.lit(span.offset), F.lit(after.moment - 1)))
+        inside = F.greatest(F.lit(span.moment), F.least(wall - F.lit(span.offset), F.lit(after.moment - 1)))
         at = inside if exact else F.lit(of.lo)
-        result = result.when(shown >= F.lit(span.wall), at)
-    return result.when(shown.isNotNull(), F.lit(of.lo - 1))
+        result = result.when(wall >= F.lit(span.wall), at)
+    return result.when(wall.isNotNull(), F.lit(of.lo - 1))

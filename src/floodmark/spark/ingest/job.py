@@ -1,4 +1,4 @@
-"""Run an ingestion job on Spark: extract what is due, and land it."""
+"""Run an ingestion job on Spark: extract the ranges that are due, and land them."""
 
 import os
 import socket
@@ -42,7 +42,7 @@ from floodmark.ingest.landing.stream import StreamLanding
 from floodmark.ingest.landing.table import TableLanding
 from floodmark.ingest.landing.tasks import Destination, LiveFile, MergeRequest, MergeResult, Scope, StagedRows
 from floodmark.spark.ingest.files import read_files, reading_error
-from floodmark.spark.ingest.tasks import CellJobs, merge_rows, read_frame, read_parts, write_frame
+from floodmark.spark.ingest.tasks import CellJobs, merge_rows, read_frame, read_splits, write_frame
 from floodmark.spark.sessions import session
 from floodmark.streams import StreamHome, connect
 
@@ -56,7 +56,7 @@ def ingest_job(
     owner: str | None = None,
     on_row: Callable[[Run, RangeOutcome], None] | None = None,
 ) -> RunResult:
-    """Read what a job has due, and land it in its table or stream; return what became of it.
+    """Run an ingestion job once: read the ranges that are due, and land them in its table or stream.
 
     ```python
     import floodmark as fm
@@ -65,19 +65,31 @@ def ingest_job(
     print(result.succeeded, result.failed, result.rows)
     ```
 
-    `job` is one, or its file. `workers` rows of the plan are extracted at once; a row that fails fails alone, stays
-    due, and is told in `errors` of the result. Without `spark`, a session on this machine is started, or the one that
-    is there is used. `on_row` is called with the run and what became of a row, as it is recorded.
+    A range that fails does not stop the others: it stays due for the next run, and its error is in the result.
+
+    Args:
+        job: The job, or the path of its file.
+        home: The home of the job: a directory, a PostgreSQL URL or an open home; by default `.floodmark`.
+        spark: The session; by default the active one, or a new one on this machine.
+        workers: How many ranges of the plan are extracted at the same time.
+        owner: The name of this process in the home; by default the host and the process id.
+        on_row: Called with the run and the outcome of each range, after it is recorded.
+
+    Returns:
+        The numbers of succeeded and failed ranges and of rows, and the errors.
+
+    Raises:
+        FloodmarkError: The job is invalid, or another run of it is active.
     """
-    found = job if isinstance(job, Job) else load_job(job).job
-    check_runnable(found)
-    whole = with_units(found)
-    who = owner or f"{socket.gethostname()}:{os.getpid()}"
+    parsed = job if isinstance(job, Job) else load_job(job).job
+    check_runnable(parsed)
+    complete = with_units(parsed)
+    run_owner = owner or f"{socket.gethostname()}:{os.getpid()}"
     spark = spark if spark is not None else SparkSession.getActiveSession() or session("floodmark-ingest")
     if isinstance(home, StreamHome):
-        return _run_in_home(home, whole, spark, who, workers, on_row)
+        return _run_in_home(home, complete, spark, run_owner, workers, on_row)
     with connect(home) as opened:
-        return _run_in_home(opened, whole, spark, who, workers, on_row)
+        return _run_in_home(opened, complete, spark, run_owner, workers, on_row)
 
 
 def _run_in_home(
@@ -93,7 +105,7 @@ def _run_in_home(
 
 
 class SparkExecutor:
-    """Extracts with Spark's tasks, and lands in a table or a stream. For one run; rows may come from many threads."""
+    """Extracts ranges with Spark's tasks, and lands them in a table or a stream, for one run. It is thread-safe."""
 
     def __init__(
         self,
@@ -102,9 +114,9 @@ class SparkExecutor:
         spark: SparkSession,
         *,
         workers: int,
-        failpoint: Callable[[str], None] = lambda place: None,
+        failpoint: Callable[[str], None] = lambda name: None,
     ) -> None:
-        """Extract and land for a job. `workers` is how many rows are extracted at once."""
+        """Extract and land the ranges of a job; `workers` is how many are extracted at the same time."""
         assert isinstance(job.target, Landing)
         self._spark = spark
         self._jobs = CellJobs(spark)
@@ -114,7 +126,7 @@ class SparkExecutor:
         self._share = min(workers, self._jobs.tasks)
         self._schema = _rest_schema(self._source)
         self._files: FileManifest | None = None
-        self._refused: FloodmarkError | None = None
+        self._landing_error: FloodmarkError | None = None
         self._with_nulls: frozenset[tuple[str, Range]] = frozenset()
         self._connections = _Permits(self._source.connections if isinstance(self._source, SqlSource) else workers)
         columns = self._source.units if isinstance(self._source, SqlSource) else {}
@@ -126,12 +138,12 @@ class SparkExecutor:
             self._stream = StreamLanding(home, job, failpoint=failpoint)
 
     def prepare(self, run: Run) -> None:
-        """List files, once for the whole run; take over from earlier runs where it lands."""
+        """List files once for the whole run, and fence earlier runs at the target."""
         rows = run.plan.rows
         if isinstance(self._source, FilesSource):
             self._files = FileManifest.listed(self._source, self._job.zone, (row.unit for row in rows))
         if isinstance(self._source, SqlSource) and self._source.nulls == "read":
-            # They are of no range: in each run, the last row of a unit reads them too.
+            # Rows without a time belong to no range: in each run the last range of a unit reads them.
             last = {row.unit.key: row.range for row in sorted(rows, key=lambda row: row.range)}
             self._with_nulls = frozenset(last.items())
         try:
@@ -141,13 +153,13 @@ class SparkExecutor:
         except LeaseLost:
             raise
         except FloodmarkError as error:
-            # Each cell fails by it, and stays due.
-            self._refused = error
+            # Every cell fails with it, and stays due.
+            self._landing_error = error
 
     def land(self, run: Run, row: PlannedRange) -> LandingResult:
-        """Extract and land a row of the plan."""
-        if self._refused is not None:
-            raise self._refused
+        """Extract and land a planned range."""
+        if self._landing_error is not None:
+            raise self._landing_error
         if self._table is not None:
             return self._table.land(run, row)
         assert self._stream is not None
@@ -155,25 +167,25 @@ class SparkExecutor:
             return self._stream.land(run, row, batches)
 
     def finish(self, run: Run) -> None:
-        """Tell a stream how far its time has come."""
-        if self._stream is not None and self._refused is None:
+        """State the watermark of the run in a stream."""
+        if self._stream is not None and self._landing_error is None:
             self._stream.finish(run)
 
     def close(self) -> None:
-        """Let go of the stream. The session is of whoever gave it."""
+        """Close the stream. The session stays open: it belongs to the caller."""
         if self._stream is not None:
             self._stream.close()
 
     def extract(self, row: PlannedRange, to: Destination) -> StagedRows:
-        """Read a row of the plan, and write it."""
+        """Read a planned range, and write its rows."""
         if isinstance(self._source, FilesSource):
             return self._extract_files(self._source, row, to)
-        parts = self._parts(row)
-        with self._connections.taken(len(parts)):
-            return self._jobs.run(parts, to)
+        splits = self._splits(row)
+        with self._connections.acquire(len(splits)):
+            return self._jobs.run(splits, to)
 
     def keep(self, files: Sequence[LiveFile], scope: Scope, to: Destination) -> StagedRows:
-        """Write the rows of files anew that are not in a scope."""
+        """Write the rows of files again that are outside a scope."""
         assert to.schema is not None
         return self._jobs.run([KeptRows(file, scope, to.schema) for file in files], to)
 
@@ -183,38 +195,38 @@ class SparkExecutor:
 
     def _extract_files(self, source: FilesSource, row: PlannedRange, to: Destination) -> StagedRows:
         assert self._files is not None
-        files = self._files.of(row)
+        files = self._files.files_of(row)
         frame = read_files(self._spark, source, files, row, self._job.zone)
         if frame is None:
             return StagedRows()
         try:
             staged = write_frame(frame, to)
-        except Exception as error:  # what a task meets is no exception of PySpark's
+        except Exception as error:  # errors of tasks are not always PySparkException
             raise reading_error(error, source, files) from error
         require_unchanged(files)
         return staged if staged.schema is not None else StagedRows((), to_arrow_schema(frame.schema))
 
-    def _parts(self, row: PlannedRange) -> Sequence[InputSplit]:
+    def _splits(self, row: PlannedRange) -> Sequence[InputSplit]:
         if isinstance(self._source, SqlSource):
             with_nulls = (row.unit.key, row.range) in self._with_nulls
             return sql_splits(self._source, self._job.zone, row, with_nulls=with_nulls)
         assert isinstance(self._source, RestSource)
-        return rest_splits(self._source, self._job.zone, row, share=self._share, schema=self._schema)
+        return rest_splits(self._source, self._job.zone, row, concurrency=self._share, schema=self._schema)
 
     @contextmanager
     def _read(self, row: PlannedRange) -> Iterator[Iterator[pa.RecordBatch]]:
-        """Give the rows of a row of the plan, on the driver."""
+        """Return the rows of a planned range, on the driver."""
         if not isinstance(self._source, FilesSource):
-            parts = self._parts(row)
-            with self._connections.taken(len(parts)):
-                yield read_parts(self._spark, parts)
+            splits = self._splits(row)
+            with self._connections.acquire(len(splits)):
+                yield read_splits(self._spark, splits)
             return
         assert self._files is not None
-        files = self._files.of(row)
+        files = self._files.files_of(row)
         frame = read_files(self._spark, self._source, files, row, self._job.zone)
-        yield iter(()) if frame is None else self._told(read_frame(frame), self._source, files)
+        yield iter(()) if frame is None else self._checked(read_frame(frame), self._source, files)
 
-    def _told(self, batches: Iterator[pa.RecordBatch], source: FilesSource, files: Any) -> Iterator[pa.RecordBatch]:
+    def _checked(self, batches: Iterator[pa.RecordBatch], source: FilesSource, files: Any) -> Iterator[pa.RecordBatch]:
         try:
             yield from batches
         except Exception as error:
@@ -223,15 +235,15 @@ class SparkExecutor:
 
 
 class _Permits:
-    """So many at once, over all threads; who needs more than there are takes all."""
+    """A semaphore of which a thread takes several permits at once; a thread that needs more than all takes all."""
 
-    def __init__(self, most: int) -> None:
-        self._most = self._free = most
+    def __init__(self, total: int) -> None:
+        self._total = self._free = total
         self._changed = Condition()
 
     @contextmanager
-    def taken(self, wanted: int) -> Iterator[None]:
-        count = min(wanted, self._most)
+    def acquire(self, needed: int) -> Iterator[None]:
+        count = min(needed, self._total)
         with self._changed:
             self._changed.wait_for(lambda: self._free >= count)
             self._free -= count
@@ -247,13 +259,13 @@ def _rest_schema(source: Any) -> pa.Schema | None:
     if not isinstance(source, RestSource) or source.schema is None:
         return None
     try:
-        found = StructType.fromDDL(source.schema)
-        assert isinstance(found, StructType)
-        return to_arrow_schema(found)
+        schema = StructType.fromDDL(source.schema)
+        assert isinstance(schema, StructType)
+        return to_arrow_schema(schema)
     except PySparkException as error:
         raise InvalidOption(
-            f"The schema of the source cannot be read: {str(error).splitlines()[0]}",
-            rule="It is written as Spark writes schemas.",
+            f"The schema of the source cannot be parsed: {str(error).splitlines()[0]}",
+            rule="It must be a Spark DDL schema.",
             remedy="Write for example 'id BIGINT, at TIMESTAMP, note STRING'.",
             option="source.schema",
         ) from error

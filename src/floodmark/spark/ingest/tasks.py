@@ -1,8 +1,7 @@
-"""Cells as tasks of Spark's jobs: reading parts, writing rows, merging rows by key.
+"""Reads, writes and merges the rows of cells in Spark's tasks.
 
-Cells that wait at the same time share one job: a job costs Spark some 90 ms whatever is in it, and a small cell
-hardly more than a query. When rows are merged, the newest row of each key stays, be it in the table already or
-just read.
+Cells that wait at the same time share one Spark job, because a job has an overhead of about 90 ms. A merge keeps the
+newest row of each key, whether it is in the table or was just read.
 """
 
 import pickle
@@ -33,15 +32,15 @@ from floodmark.spark.transfer import (
     result_row,
 )
 
-_MOST_PARTS: Final = 32
-"""Of a job that cells share; one cell may have more."""
+_MOST_SPLITS: Final = 32
+"""The most splits of a job that several cells share; a single cell may have more."""
 
-PartToWrite = tuple[InputSplit, Destination]
+SplitToWrite = tuple[InputSplit, Destination]
 
 
 @dataclass(slots=True, eq=False)
 class _WaitingCell:
-    pieces: list[PartToWrite]
+    splits: list[SplitToWrite]
     staged: StagedRows | None = None
     error: BaseException | None = None
 
@@ -52,168 +51,168 @@ class _WaitingCell:
 
 @dataclass(slots=True)
 class CellJobs:
-    """Runs what many threads ask for, in a few jobs at a time."""
+    """Runs the cells of many threads in at most `most` Spark jobs at a time."""
 
     spark: SparkSession
     most: int = 2
     tasks: int = field(init=False)
-    """How many run at the same time, as far as it is known."""
+    """How many tasks run at the same time."""
     _waiting: list[_WaitingCell] = field(default_factory=list)
     _running: int = 0
     _changed: Condition = field(default_factory=Condition)
 
     def __post_init__(self) -> None:
-        """Look how many tasks run at once."""
-        self.tasks = _tasks_at_once(self.spark)
+        """Find out how many tasks run at the same time."""
+        self.tasks = _parallel_tasks(self.spark)
 
-    def run(self, parts: Sequence[InputSplit], to: Destination) -> StagedRows:
-        """Read parts, each in a task, and write their rows; return when all is written, or raise what went wrong."""
-        if not parts:
+    def run(self, splits: Sequence[InputSplit], to: Destination) -> StagedRows:
+        """Read the splits of a cell in tasks, and write their rows; block until all are written."""
+        if not splits:
             return StagedRows()
-        mine = _WaitingCell([(part, to) for part in parts])
+        own = _WaitingCell([(split, to) for split in splits])
         with self._changed:
-            self._waiting.append(mine)
-            self._changed.wait_for(lambda: mine.is_done or (mine in self._waiting and self._running < self.most))
-            group = [] if mine.is_done else self._group()
+            self._waiting.append(own)
+            self._changed.wait_for(lambda: own.is_done or (own in self._waiting and self._running < self.most))
+            group = [] if own.is_done else self._take_group()
         if group:
             try:
-                self._run(group)
+                self._run_group(group)
             finally:
                 with self._changed:
                     self._running -= 1
                     self._changed.notify_all()
-            if not mine.is_done:
-                return self.run(parts, to)
-        if mine.error is not None:
-            raise mine.error
-        assert mine.staged is not None
-        return mine.staged
+            if not own.is_done:
+                return self.run(splits, to)
+        if own.error is not None:
+            raise own.error
+        assert own.staged is not None
+        return own.staged
 
-    def _group(self) -> list[_WaitingCell]:
-        """Take those that have waited longest."""
+    def _take_group(self) -> list[_WaitingCell]:
+        """Remove from the queue the cells that have waited longest, as many as one job may have."""
         group = [self._waiting.pop(0)]
-        tasks = len(group[0].pieces)
-        while self._waiting and tasks + len(self._waiting[0].pieces) <= _MOST_PARTS:
+        tasks = len(group[0].splits)
+        while self._waiting and tasks + len(self._waiting[0].splits) <= _MOST_SPLITS:
             group.append(self._waiting.pop(0))
-            tasks += len(group[-1].pieces)
+            tasks += len(group[-1].splits)
         self._running += 1
         return group
 
-    def _run(self, group: list[_WaitingCell]) -> None:
+    def _run_group(self, group: list[_WaitingCell]) -> None:
         try:
             _run_job(self.spark, self.tasks, group)
         except BaseException as error:
             if len(group) == 1:
                 group[0].error = error
                 return
-            # One of them may have brought down a worker: the others are not to blame.
+            # One cell may have crashed a worker: run each alone, so that the others do not fail with it.
             for cell in group:
-                self._run([cell])
+                self._run_group([cell])
 
 
-def _run_job(spark: SparkSession, at_once: int, group: list[_WaitingCell]) -> None:
-    pieces = [piece for cell in group for piece in cell.pieces]
-    # A task costs some 20 ms as well, so there are no more than can run at once.
-    numbers = spark.range(0, len(pieces), 1, min(len(pieces), at_once))
-    tasks = numbers.mapInArrow(partial(_write_parts, tuple(pieces)), RESULT_SCHEMA)
-    found: dict[int, tuple[StagedRows | None, Exception | None]] = {}
+def _run_job(spark: SparkSession, parallel_tasks: int, group: list[_WaitingCell]) -> None:
+    splits = [split for cell in group for split in cell.splits]
+    # A task has an overhead of about 20 ms, so there are no more tasks than can run at the same time.
+    numbers = spark.range(0, len(splits), 1, min(len(splits), parallel_tasks))
+    tasks = numbers.mapInArrow(partial(_write_splits, tuple(splits)), RESULT_SCHEMA)
+    by_number: dict[int, tuple[StagedRows | None, Exception | None]] = {}
     for (result,) in tasks.collect():
         number, staged, error = pickle.loads(result)
-        found[number] = staged, error
+        by_number[number] = staged, error
     first = 0
     for cell in group:
-        results = [found[number] for number in range(first, first + len(cell.pieces))]
-        first += len(cell.pieces)
+        results = [by_number[number] for number in range(first, first + len(cell.splits))]
+        first += len(cell.splits)
         cell.error = next((error for _, error in results if error is not None), None)
         if cell.error is None:
             cell.staged, cell.error = capture_error(partial(unite_staged, [staged for staged, _ in results]))
 
 
-def _tasks_at_once(spark: SparkSession) -> int:
-    """Return how many tasks run at the same time, as far as it is known: behind Spark Connect it is not."""
+def _parallel_tasks(spark: SparkSession) -> int:
+    """Return how many tasks run at the same time; Spark Connect does not report it."""
     try:
         return max(1, spark.sparkContext.defaultParallelism)
     except PySparkException:
-        return _MOST_PARTS
+        return _MOST_SPLITS
 
 
-def unite_staged(written: Iterable[StagedRows | None]) -> StagedRows:
-    """Return what several tasks have written for one cell."""
-    done = [one for one in written if one is not None]
-    schemas = [one.schema for one in done if one.schema is not None]
-    return StagedRows(tuple(file for one in done for file in one.files), union_schema(schemas) if schemas else None)
+def unite_staged(results: Iterable[StagedRows | None]) -> StagedRows:
+    """Return the rows that several tasks have staged for one cell."""
+    staged = [rows for rows in results if rows is not None]
+    schemas = [rows.schema for rows in staged if rows.schema is not None]
+    return StagedRows(tuple(file for rows in staged for file in rows.files), union_schema(schemas) if schemas else None)
 
 
-def _write_parts(pieces: Sequence[PartToWrite], numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _write_splits(splits: Sequence[SplitToWrite], numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in numbers:
         for number in batch.column(0).to_pylist():
-            part, to = pieces[number]
-            staged, error = capture_error(partial(_write_part, part, to))
+            split, to = splits[number]
+            staged, error = capture_error(partial(_write_split, split, to))
             yield result_row((number, staged, error))
 
 
-def _write_part(part: InputSplit, to: Destination) -> StagedRows:
-    # A task that is tried again writes other files.
-    return write_rows(part.read(), to, token_hex(8))
+def _write_split(split: InputSplit, to: Destination) -> StagedRows:
+    # A random name, so that a retried task writes other files.
+    return write_rows(split.read(), to, token_hex(8))
 
 
 def write_frame(frame: DataFrame, to: Destination) -> StagedRows:
-    """Write the rows of a DataFrame, each partition in a task."""
-    done = []
+    """Write the rows of a DataFrame, one task per partition."""
+    results = []
     for (result,) in frame.mapInArrow(partial(_write_rows, to), RESULT_SCHEMA).collect():
         staged, error = pickle.loads(result)
         if error is not None:
             raise error
-        done.append(staged)
-    return unite_staged(done)
+        results.append(staged)
+    return unite_staged(results)
 
 
 def merge_rows(spark: SparkSession, merge: MergeRequest, to: Destination) -> MergeResult:
     """Write the newest row of each key."""
     assert to.schema is not None
-    found = compute_merge(spark, merge, to.schema)
+    merged = compute_merge(spark, merge, to.schema)
     try:
-        return MergeResult(write_frame(found.rows, to), found.gone)
+        return MergeResult(write_frame(merged.rows, to), merged.gone)
     finally:
-        found.over()
+        merged.close()
 
 
-def read_parts(spark: SparkSession, parts: Sequence[InputSplit]) -> Iterator[pa.RecordBatch]:
-    """Give the rows of parts on the driver; tasks read them, and a few batches are under way at a time."""
-    numbers = spark.range(0, len(parts), 1, len(parts))
-    yield from _receive_batches(numbers.mapInArrow(partial(_send_parts, tuple(parts)), RESULT_SCHEMA))
+def read_splits(spark: SparkSession, splits: Sequence[InputSplit]) -> Iterator[pa.RecordBatch]:
+    """Return the rows of splits on the driver; tasks read them, and only a few batches are in memory at a time."""
+    numbers = spark.range(0, len(splits), 1, len(splits))
+    yield from _receive_batches(numbers.mapInArrow(partial(_send_splits, tuple(splits)), RESULT_SCHEMA))
 
 
 def read_frame(frame: DataFrame) -> Iterator[pa.RecordBatch]:
-    """Give the rows of a DataFrame on the driver."""
+    """Return the rows of a DataFrame on the driver."""
     yield from _receive_batches(frame.mapInArrow(_send_batches, RESULT_SCHEMA))
 
 
-def _receive_batches(cells: DataFrame) -> Iterator[pa.RecordBatch]:
-    for (result,) in bring_to_driver(cells):
-        found, error = pickle.loads(result)
+def _receive_batches(results: DataFrame) -> Iterator[pa.RecordBatch]:
+    for (result,) in bring_to_driver(results):
+        block, error = pickle.loads(result)
         if error is not None:
             raise error
-        yield from decode_batches(found)
+        yield from decode_batches(block)
 
 
 def _write_rows(to: Destination, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield result_row(capture_error(lambda: write_rows(iter(batches), to, token_hex(8))))
 
 
-def _send_parts(parts: Sequence[InputSplit], numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _send_splits(splits: Sequence[InputSplit], numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in numbers:
         for number in batch.column(0).to_pylist():
-            yield from _send_batches(parts[number].read())
+            yield from _send_batches(splits[number].read())
 
 
 def _send_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    rest = iter(batches)
+    remaining = iter(batches)
     while True:
-        found, error = capture_error(lambda: next(rest, None))
-        if found is None and error is None:
+        batch, error = capture_error(lambda: next(remaining, None))
+        if batch is None and error is None:
             return
-        yield result_row((None if found is None else encode_batch(found), error))
+        yield result_row((None if batch is None else encode_batch(batch), error))
         if error is not None:
             return
 
@@ -224,21 +223,21 @@ _ORDER_COLUMN: Final = "_floodmark_place"
 
 @dataclass(frozen=True, slots=True)
 class MergedRows:
-    """The rows that are to be written, and the live files that give way for them."""
+    """The rows to write, and the live files that they replace."""
 
     rows: DataFrame
     gone: tuple[str, ...]
-    kept: tuple[DataFrame, ...]
-    """What Spark keeps until the rows are written."""
+    cached: tuple[DataFrame, ...]
+    """Frames that are cached until the rows are written."""
 
-    def over(self) -> None:
-        """Let Spark forget what it keeps."""
-        for frame in self.kept:
+    def close(self) -> None:
+        """Release the cached frames."""
+        for frame in self.cached:
             frame.unpersist()
 
 
 def compute_merge(spark: SparkSession, merge: MergeRequest, schema: pa.Schema) -> MergedRows:
-    """Return what merging comes to. Of two rows that are equally new the one that was just read stays."""
+    """Return the result of a merge. Of two equally new rows the one that was just read is kept."""
     keys, newest_by, live = merge.keys, merge.newest_by, merge.live
     best = _newest_per_key(read_live_files(spark, merge.new, schema), keys, newest_by)
     if not live:
@@ -247,20 +246,21 @@ def compute_merge(spark: SparkSession, merge: MergeRequest, schema: pa.Schema) -
     old = read_live_files(
         spark, live, schema, [*keys, newest_by] if newest_by not in keys else list(keys), with_file=True
     )
-    meets = old.join(best.select(*_columns_named(keys), column_of(newest_by).alias(_NEW_COLUMN)), list(keys)).persist()
-    wins = column_of(newest_by).isNull() | (F.col(_NEW_COLUMN) >= column_of(newest_by))
-    wins = F.coalesce(wins, F.lit(False))
-    gone = {file for (file,) in meets.where(wins).select(FILE_COLUMN).distinct().collect()}
-    rows = best.join(meets.where(~wins).select(*_columns_named(keys)), list(keys), "left_anti")
+    new_times = best.select(*_columns_named(keys), column_of(newest_by).alias(_NEW_COLUMN))
+    pairs = old.join(new_times, list(keys)).persist()
+    new_wins = column_of(newest_by).isNull() | (F.col(_NEW_COLUMN) >= column_of(newest_by))
+    new_wins = F.coalesce(new_wins, F.lit(False))
+    gone = {file for (file,) in pairs.where(new_wins).select(FILE_COLUMN).distinct().collect()}
+    rows = best.join(pairs.where(~new_wins).select(*_columns_named(keys)), list(keys), "left_anti")
     if gone:
-        left = read_live_files(spark, [one for one in live if one.path in gone], schema)
-        stays = left.join(meets.where(wins).select(*_columns_named(keys)), list(keys), "left_anti")
-        rows = rows.select(*_columns_named(schema.names)).unionAll(stays.select(*_columns_named(schema.names)))
-    return MergedRows(rows, tuple(sorted(gone)), (best, meets))
+        replaced = read_live_files(spark, [file for file in live if file.path in gone], schema)
+        kept = replaced.join(pairs.where(new_wins).select(*_columns_named(keys)), list(keys), "left_anti")
+        rows = rows.select(*_columns_named(schema.names)).unionAll(kept.select(*_columns_named(schema.names)))
+    return MergedRows(rows, tuple(sorted(gone)), (best, pairs))
 
 
 def _newest_per_key(rows: DataFrame, keys: tuple[str, ...], newest_by: str) -> DataFrame:
-    """Return one row of each key, the newest; NULL is older than anything."""
+    """Return the newest row of each key; a null time is the oldest."""
     order = F.struct(column_of(newest_by), F.col(_ORDER_COLUMN))
     whole = F.max_by(F.struct(*_columns_named(rows.columns)), order)
     best = (

@@ -1,4 +1,4 @@
-"""Where a query writes: what stands in an address, and which writer that needs."""
+"""The address of a sink's target (`to=`), and the writer it needs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ _SCHEMES: Final = ("kafka", "delta", "file", "stream")
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """How a sink writes, for all kinds of targets. Durations are in microseconds."""
+    """The options of `write_stream`, for all kinds of targets. Durations are in microseconds."""
 
     parallel: int | None = None
     partitions: int | None = None
@@ -38,11 +38,11 @@ class SinkOptions:
     staged: bool = False
     """Whether a topic is written without transactions."""
     with_ts: bool = False
-    """Whether rows in files have their timestamps."""
+    """Whether rows in files have the column `_ts`."""
 
 
 def sink_spec(to: str, sink: str, form: RowFormat, options: SinkOptions, schema: StructType) -> SinkSpec:
-    """Return what writes rows of a schema to an address, or refuse it."""
+    """Return the spec of the writer for an address; refuse options that do not apply to the target."""
     scheme, _, rest = to.partition("://")
     if scheme == "kafka" and rest:
         return (_staged_topic_spec if options.staged else _kafka_spec)(to, sink, form, options)
@@ -52,7 +52,7 @@ def sink_spec(to: str, sink: str, form: RowFormat, options: SinkOptions, schema:
         return _stream_spec(rest, sink, form, options, schema)
     raise InvalidOption(
         f"`to` is {to!r}.",
-        rule=f"It is an address that begins with {', '.join(f'{scheme}://' for scheme in _SCHEMES)}.",
+        rule=f"It must be an address that begins with one of {', '.join(f'{scheme}://' for scheme in _SCHEMES)}.",
         remedy=did_you_mean(scheme, _SCHEMES, otherwise="Write for example kafka://localhost:9092/orders."),
         option="to",
         value=to,
@@ -64,13 +64,13 @@ def _stream_spec(stream: str, sink: str, form: RowFormat, options: SinkOptions, 
     from floodmark.spark.sink.streams import stream_spec
 
     names = ("parallel", "max_rows", "max_bytes", "progress_topic", "staged", "with_ts")
-    needless = {name: getattr(options, name) for name in names}
-    for name, value in {**needless, "mode": form.mode if form.mode == "upsert" else None}.items():
+    inapplicable = {name: getattr(options, name) for name in names}
+    for name, value in {**inapplicable, "mode": form.mode if form.mode == "upsert" else None}.items():
         if value:
             raise InvalidOption(
                 f"{name} is {value!r} for a sink that writes to a stream.",
-                rule="A batch is one transaction there, written by the driver, and what is in a stream stays.",
-                remedy="Leave it out; make batches smaller where the source is read, as with max_rows.",
+                rule="There the driver writes a batch in one transaction, and rows are only appended.",
+                remedy=f"Leave {name} out; for smaller batches pass max_rows to read_stream.",
                 option=name,
                 value=value,
             )
@@ -93,7 +93,7 @@ def _files_spec(to: str, sink: str, form: RowFormat, options: SinkOptions, schem
     if not path.startswith("/"):
         raise InvalidOption(
             f"`to` is {to!r}.",
-            rule="It names a directory by its whole path, on a file system that all of Spark's machines share.",
+            rule="It must have the absolute path of a directory that all of Spark's machines share.",
             remedy=f"Write for example {kind}:///data/orders.",
             option="to",
             value=to,
@@ -102,8 +102,8 @@ def _files_spec(to: str, sink: str, form: RowFormat, options: SinkOptions, schem
     if kind == "file" and form.mode == "upsert":
         raise InvalidOption(
             f"The mode of a sink that writes files is {form.mode!r}.",
-            rule="Files are added, and none is changed: rows that take the place of others would need all of them.",
-            remedy="Leave `mode` out, and merge what was appended with a query of its own; or write to Delta or Kafka.",
+            rule="Files are only added, so rows cannot replace others.",
+            remedy="Leave mode out, or write to delta:// or kafka://.",
             option="mode",
             value=form.mode,
         )
@@ -131,28 +131,28 @@ def _staged_topic_spec(to: str, sink: str, form: RowFormat, options: SinkOptions
 
 
 def _refuse_options(options: SinkOptions, what: str, *names: str) -> None:
-    """Refuse options that say nothing to a sink of this kind."""
-    given = [name for name in names if getattr(options, name)]
+    """Refuse options that do not apply to a target of this kind."""
+    inapplicable = [name for name in names if getattr(options, name)]
     if options.on_missing_bindings != "error":
-        given.append("on_missing_bindings")
-    if given:
+        inapplicable.append("on_missing_bindings")
+    if inapplicable:
         raise InvalidOption(
-            f"A sink that writes {what} is given {', '.join(given)}.",
-            rule="A batch is closed by one record there, in one place; Spark's tasks write its rows.",
-            remedy="Leave that out.",
-            option=given[0],
+            f"A sink that writes {what} is given {', '.join(inapplicable)}.",
+            rule="There Spark's tasks write the rows of a batch, and one record closes it.",
+            remedy=f"Leave {', '.join(inapplicable)} out.",
+            option=inapplicable[0],
         )
 
 
 def _parse_topic_address(to: str, options: SinkOptions) -> "tuple[KafkaSettings, str]":
-    # Whoever writes elsewhere needs no client for Kafka.
+    # Imported here: only topics need Kafka's client.
     from floodmark.kafka import KafkaSettings
 
     servers, _, topic = to.removeprefix("kafka://").partition("/")
     if not topic or "/" in topic:
         raise InvalidOption(
             f"`to` is {to!r}.",
-            rule="It names brokers and one topic.",
+            rule="It must name the brokers and one topic.",
             remedy="Write for example kafka://localhost:9092/orders.",
             option="to",
             value=to,

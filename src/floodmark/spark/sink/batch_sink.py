@@ -1,6 +1,6 @@
-"""What Spark calls with each batch of a query that writes exactly once, and how it knows which rows those are.
+"""The function that Spark calls with each batch of a query that writes exactly once.
 
-Where a batch begins and ends is in Spark's offset log, which is written before the batch runs.
+Where a batch begins and ends is read from Spark's offset log, which is written before the batch runs.
 """
 
 import json
@@ -25,47 +25,47 @@ from floodmark.spark.source.bound_reader import open_home
 
 
 class SinkWriter(Protocol):
-    """Writes batches of a query to one kind of target."""
+    """Writes the batches of a query to one kind of target."""
 
     @property
     def progress(self) -> Progress | None:
-        """What was written."""
+        """How far the target is written."""
 
     def start(self, query_id: str | None) -> Start:
-        """Fence whoever wrote before, read what was written, and decide."""
+        """Fence earlier writers of the sink, read its progress, and decide how to continue."""
 
-    def cuts(self, starts: QueryPosition | None, *, is_stateful: bool) -> tuple[BatchStop, ...]:
-        """Return where the batches of a query that goes on from `starts`, or begins, must end."""
+    def batch_stops(self, starts: QueryPosition | None, *, is_stateful: bool) -> tuple[BatchStop, ...]:
+        """Return where batches must end if the query continues from `starts`; None for a new query."""
 
     def write(self, df: DataFrame, batch: Batch, watermarks: Mapping[str, int]) -> BatchOutcome:
-        """Write a batch unless it was written."""
+        """Write a batch, unless it was already written."""
 
     def close(self) -> None:
-        """Let go."""
+        """Release clients and connections."""
 
 
 class StartedSink(Protocol):
-    """What writers of all kinds have behind them."""
+    """The sinks of `floodmark.sinks`, to which writers delegate; the methods are those of `SinkWriter`."""
 
     @property
     def progress(self) -> Progress | None:
-        """What was written."""
+        """See `SinkWriter`."""
 
     def start(self) -> Start:
-        """Fence whoever wrote before, read what was written, and decide."""
+        """See `SinkWriter`."""
 
-    def cuts(self, starts: QueryPosition | None, *, is_stateful: bool) -> tuple[BatchStop, ...]:
-        """Return where the batches of a query must end."""
+    def batch_stops(self, starts: QueryPosition | None, *, is_stateful: bool) -> tuple[BatchStop, ...]:
+        """See `SinkWriter`."""
 
     def close(self) -> None:
-        """Let go."""
+        """See `SinkWriter`."""
 
 
 S = TypeVar("S", bound=StartedSink)
 
 
 class BaseSinkWriter(Generic[S]):
-    """A writer that only has to bring the rows: the rest is its sink's."""
+    """A writer that delegates everything but `write` to its sink."""
 
     def __init__(self, sink: S) -> None:
         """Write to this sink."""
@@ -73,24 +73,24 @@ class BaseSinkWriter(Generic[S]):
 
     @property
     def progress(self) -> Progress | None:
-        """What was written."""
+        """How far the target is written."""
         return self._sink.progress
 
     def start(self, query_id: str | None) -> Start:
-        """Fence whoever wrote before, read what was written, and decide."""
+        """Fence earlier writers and read the progress."""
         return self._sink.start()
 
-    def cuts(self, starts: QueryPosition | None, *, is_stateful: bool) -> tuple[BatchStop, ...]:
-        """Return where the batches of a query that goes on from `starts`, or begins, must end."""
-        return self._sink.cuts(starts, is_stateful=is_stateful)
+    def batch_stops(self, starts: QueryPosition | None, *, is_stateful: bool) -> tuple[BatchStop, ...]:
+        """Return where batches must end."""
+        return self._sink.batch_stops(starts, is_stateful=is_stateful)
 
     def close(self) -> None:
-        """Let go."""
+        """Close the sink."""
         self._sink.close()
 
 
 class SinkSpec(Protocol):
-    """What makes a writer, in whichever process the batches come to."""
+    """Everything needed to open a writer; it can be pickled to the process that runs the batches."""
 
     def open(self, home: Home) -> SinkWriter:
         """Return the writer."""
@@ -98,7 +98,7 @@ class SinkSpec(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SinkQuery:
-    """A query, and where it writes."""
+    """A query and its sink."""
 
     sink: str
     location: str
@@ -108,20 +108,20 @@ class SinkQuery:
     times: tuple[str, ...]
     """The time keys of the target."""
     lag: int
-    """How far its rows are behind the watermark, in microseconds."""
+    """How far its rows may be behind the watermark, in microseconds."""
     stops: tuple[BatchStop, ...] = ()
 
 
 class BatchSink:
-    """Takes the batches of a query, one after the other. A copy of it in another process starts anew."""
+    """Writes the batches of a query, one after the other. A pickled copy in another process starts its own writer."""
 
     def __init__(self, query: SinkQuery, writer: SinkWriter | None = None) -> None:
-        """Write with a writer that has been started, or with one of its own."""
+        """Use a writer that was started, or start one with the first batch."""
         self._query = query
         self._writer = writer
         self._log = OffsetLog(query.checkpoint)
         self._query_id: str | None = None
-        self._ended: tuple[int, QueryPosition] | None = None
+        self._last_end: tuple[int, QueryPosition] | None = None
         self._passed = 0
 
     def __getstate__(self) -> dict[str, Any]:
@@ -131,10 +131,10 @@ class BatchSink:
         self.__init__(state["query"])  # type: ignore[misc]
 
     def __call__(self, df: DataFrame, number: int) -> None:
-        """Write the rows of a batch, if they are not written yet."""
+        """Write the rows of a batch, unless they are already written."""
         spark = df.sparkSession
         batch = self.batch(spark, number)
-        writer = self._started(batch.query_id)
+        writer = self._started_writer(batch.query_id)
         watermarks = output_watermarks(self._query, batch)
         try:
             self._write(writer, df, batch, watermarks)
@@ -143,27 +143,27 @@ class BatchSink:
                 raise
             writer.start(batch.query_id)
             self._write(writer, df, batch, watermarks)
-        passed = sum(is_at_most(stop.place, batch.ends) for stop in self._query.stops)
+        passed = sum(is_at_most(stop.position, batch.ends) for stop in self._query.stops)
         if passed > self._passed:
-            # The readers ask for it before the next batch, and so all of them go on in the same one.
-            self._readers().passed(self._query.sink, passed)
+            # Readers look this up before the next batch, so all of them pass the stop in the same batch.
+            self._readers().record_passed(self._query.sink, passed)
             self._passed = passed
 
     def _write(self, writer: SinkWriter, df: DataFrame, batch: Batch, watermarks: Mapping[str, int]) -> None:
         try:
             outcome = writer.write(df, batch, watermarks)
         except Exception as error:
-            # Spark tells it as one of its errors, or as one of Java's, by how the rows were asked for.
+            # Spark wraps a refused row in different exceptions, so it is recognised by its message.
             refusal = parse_refusal(str(error), self._query.sink)
             if refusal is None:
                 raise
             raise refusal from error
         if isinstance(outcome.decision, Drop) and batch.is_stateful:
-            # What was written stays so, but Spark must have the state that led to it.
+            # The rows are already written, but Spark must still update its state.
             df.write.format("noop").mode("overwrite").save()
 
     def batch(self, spark: SparkSession, number: int) -> Batch:
-        """Return where a batch begins and ends, by Spark's own log."""
+        """Return where a batch begins and ends, from Spark's offset log."""
         query = self._query
         if self._query_id is None:
             self._query_id = self._log.query_id(spark)
@@ -173,11 +173,11 @@ class BatchSink:
             starts = {
                 source: source_and_start(self._readers(), query.sink, offset)[1] for source, offset in ends.items()
             }
-        elif self._ended is not None and self._ended[0] == number - 1:
-            starts = self._ended[1]
+        elif self._last_end is not None and self._last_end[0] == number - 1:
+            starts = self._last_end[1]
         else:
             starts = batch_end(self._log, self._readers(), query.sink, spark, number - 1)
-        self._ended = number, ends
+        self._last_end = number, ends
         return Batch(str(self._query_id), starts, ends, query.is_stateful)
 
     def _readers(self) -> QueryReaders:
@@ -186,7 +186,7 @@ class BatchSink:
     def _home(self) -> Home:
         return open_home(self._query.location).home
 
-    def _started(self, query_id: str) -> SinkWriter:
+    def _started_writer(self, query_id: str) -> SinkWriter:
         if self._writer is None:
             self._writer = self._query.spec.open(self._home())
             self._writer.start(query_id)
@@ -194,49 +194,49 @@ class BatchSink:
 
 
 Offsets = tuple[dict[str, Any] | None, ...]
-"""Of each source, in Spark's order, where a batch ends; None where it has not begun."""
+"""Where a batch ends in each source, in Spark's order; None for a source without rows so far."""
 
 
 class OffsetLog:
-    """The checkpoint of a query, as far as it tells places.
+    """Reads the offsets and the query id of a checkpoint.
 
-    It is read as files where it is on this machine, and else by Spark, which knows other file systems.
+    A checkpoint on the local file system is read directly, another one through Spark.
     """
 
     def __init__(self, checkpoint: str) -> None:
-        """Read the checkpoint at this place."""
+        """Read the checkpoint in this directory."""
         self._checkpoint = checkpoint.rstrip("/")
         parts = urlsplit(checkpoint)
         self._local = Path(unquote(parts.path)) if parts.scheme in ("", "file") else None
 
     def query_id(self, spark: SparkSession) -> str | None:
-        """Return the id of the query; None before it was ever started."""
+        """Return the id of the query; None before its first start."""
         text = self._text(spark, "metadata")
         return None if text is None else str(json.loads(text)["id"])
 
     def last_committed(self, spark: SparkSession) -> int | None:
-        """Return the number of the last batch that was done."""
+        """Return the number of the last committed batch."""
         return max(self._numbers(spark, "commits"), default=None)
 
     def has_begun(self, spark: SparkSession) -> bool:
-        """Return whether the end of any batch was ever chosen."""
+        """Return whether the offsets of any batch were logged."""
         return bool(self._numbers(spark, "offsets"))
 
     def offsets(self, spark: SparkSession, batch: int) -> Offsets | None:
-        """Return where a batch ends; None if that is not known any more."""
+        """Return where a batch ends; None if its offsets are not in the log."""
         text = self._text(spark, f"offsets/{batch}")
         if text is None:
             return None
-        form, *lines = text.strip().split("\n")
+        version, *lines = text.strip().split("\n")
         try:
-            if form.strip() not in _FORMAT_VERSIONS:
-                raise ValueError(form)
-            # The line after the form is about the query.
+            if version.strip() not in _FORMAT_VERSIONS:
+                raise ValueError(version)
+            # The second line has metadata of the query.
             return tuple(None if line == _NO_OFFSET else json.loads(line) for line in lines[1:])
         except ValueError as error:
             raise SinkCheckpointInvalid(
                 f"The offsets of batch {batch} in {self._checkpoint} are {text!r:.200}.",
-                rule=f"They are written as Spark does it, in form {', '.join(_FORMAT_VERSIONS)}.",
+                rule=f"They must have Spark's offset log format {', '.join(_FORMAT_VERSIONS)}.",
                 remedy="Set spark.sql.streaming.offsetLog.formatVersion to 1, and start with a new checkpoint.",
                 checkpoint=self._checkpoint,
                 batch=batch,
@@ -244,8 +244,8 @@ class OffsetLog:
 
     def _numbers(self, spark: SparkSession, folder: str) -> list[int]:
         if self._local is not None:
-            place = self._local / folder
-            names = [path.name for path in place.iterdir()] if place.is_dir() else []
+            directory = self._local / folder
+            names = [path.name for path in directory.iterdir()] if directory.is_dir() else []
         else:
             names = self._list(spark, f"{self._checkpoint}/{folder}/*")
         return [int(name) for name in names if name.isdecimal()]
@@ -261,55 +261,55 @@ class OffsetLog:
 
     def _list(self, spark: SparkSession, pattern: str) -> list[str]:
         try:
-            found = spark.read.format("binaryFile").load(pattern).select("path").collect()
+            files = spark.read.format("binaryFile").load(pattern).select("path").collect()
         except PySparkException:
-            # Nothing is there.
+            # No file matches.
             return []
-        return [str(row[0]).rpartition("/")[2] for row in found]
+        return [str(row[0]).rpartition("/")[2] for row in files]
 
 
 def batch_end(log: OffsetLog, readers: QueryReaders, sink: str, spark: SparkSession, number: int) -> QueryPosition:
-    """Return where a batch of a query ends, in each of its sources, or refuse a checkpoint that is not the sink's."""
-    found = log.offsets(spark, number)
-    if found is None or any(offset is None for offset in found):
+    """Return where a batch of a query ends in each source; refuse a checkpoint of another sink."""
+    logged = log.offsets(spark, number)
+    if logged is None or any(offset is None for offset in logged):
         raise SinkCheckpointInvalid(
-            f"The checkpoint does not say where batch {number} of the sink {sink!r} ends.",
-            rule="What is written is known by where batches begin and end.",
-            remedy="Start the query with a new checkpoint: what was written is not written again.",
+            f"The checkpoint has no end of batch {number} of the sink {sink!r}.",
+            rule="The sink needs the ends of batches to know which rows it has written.",
+            remedy="Start the query with a new checkpoint: rows that were written are not written again.",
             sink=sink,
             batch=number,
         )
-    offsets = [SourceOffset.load(offset) for offset in found if offset is not None]
+    offsets = [SourceOffset.load(offset) for offset in logged if offset is not None]
     return {source_and_start(readers, sink, offset)[0]: offset for offset in offsets}
 
 
 def source_and_start(readers: QueryReaders, sink: str, offset: SourceOffset) -> tuple[str, SourceOffset]:
-    """Return of which source an offset is, and where its query has begun, or refuse one of another query."""
+    """Return the source of an offset, and where its query has begun; refuse an offset of another query."""
     reader = readers.find(offset.incarnation)
     if reader is None or reader.query != sink:
         whose = "of no sink of this home" if reader is None else f"of the sink {reader.query!r}"
         raise SinkCheckpointInvalid(
             f"An offset of a query that writes to the sink {sink!r} is {whose}.",
-            rule="A checkpoint belongs to one sink, and its sources are in the sink's home.",
-            remedy="Read and write with the same home, and start with a new checkpoint.",
+            rule="A checkpoint belongs to one sink, and its sources must be in the sink's home.",
+            remedy="Pass the same home= to the readers and to write_stream, and start with a new checkpoint.",
             sink=sink,
         )
     return reader.source, reader.first
 
 
 def output_watermarks(query: SinkQuery, batch: Batch) -> dict[str, int]:
-    """Return what is true of time once a batch is written: by the time that all sources have come to.
+    """Return the watermark of each time key once a batch is written: the minimum over its sources, minus the lag.
 
-    Windows come out in the batch after the one that has closed them.
+    A stateful query emits windows in the batch after the one that has closed them, so its watermark is one batch older.
     """
-    place = batch.starts if batch.is_stateful else batch.ends
-    found = {}
+    position = batch.starts if batch.is_stateful else batch.ends
+    watermarks = {}
     for key in query.times:
-        times = [_source_watermark(offset, key) for offset in place.values()]
-        known = [time for time in times if time is not None]
-        if known and len(known) == len(times):
-            found[key] = min(known) - query.lag
-    return found
+        by_source = [_source_watermark(offset, key) for offset in position.values()]
+        stated = [time for time in by_source if time is not None]
+        if stated and len(stated) == len(by_source):
+            watermarks[key] = min(stated) - query.lag
+    return watermarks
 
 
 def _source_watermark(offset: SourceOffset, key: str) -> int | None:
@@ -320,20 +320,23 @@ def _source_watermark(offset: SourceOffset, key: str) -> int | None:
 
 
 def default_row_ts(batch: Batch) -> int:
-    """Return the timestamp of rows that have none of their own: the last one of the batch."""
+    """Return the timestamp of rows without `_ts`: the last timestamp of the batch."""
     return max((offset.ts or 0 for offset in batch.ends.values()), default=0)
 
 
 def published_watermarks(form: RowFormat, batch: Batch, progress: Progress | None) -> dict[str, int]:
-    """Return what readers were told of time by key; a row without state may be late, and is so for them too."""
+    """Return the watermark of each time key that readers of the target already have.
+
+    Rows of a stateful query must not be earlier. A row of a stateless query may be: it was late in the source, too.
+    """
     if progress is None or not batch.is_stateful or not is_same(batch.starts, progress.ends):
-        # What was written before is not written again, however early it is.
+        # The batch repeats rows that were written before that watermark; they are not written again.
         return {}
     return {key: progress.marks[key].time for key, _ in form.times if key in progress.marks}
 
 
 def last_written_ts(decision: Write | WriteFrom, batch: Batch, form: RowFormat, bindings: Bindings) -> int | None:
-    """Return the last timestamp whose rows were written; None if all are to be written."""
+    """Return the last timestamp of the batch whose rows are already written; None if none are."""
     if isinstance(decision, Write):
         return None
     if len(batch.starts) == 1 and form.has_ts:

@@ -1,4 +1,4 @@
-"""What sinks without transactions have written, read so that each row is there once."""
+"""Reads the rows of sinks without transactions, each row once (`read_closed`)."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -40,12 +40,7 @@ def read_closed(
     progress_topic: str | None = None,
     options: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """Return what sinks have written to a directory of files, or to a topic without transactions: each row once.
-
-    `source` is a path, file:///path or kafka://host:port/topic. Rows that are not closed yet are left out, and so is
-    what was left by an attempt that was killed, or tried again, or is of a process that another has taken the place of.
-    `sink` chooses the rows of one sink. `with_ts` adds the timestamp of each row as `_ts`. Of a topic, rows have the
-    columns key and value. It is what is closed now: call it again for more.
+    """Return the rows that sinks have written to a directory, or to a topic without transactions, each row once.
 
     ```python
     import floodmark as fm
@@ -54,27 +49,46 @@ def read_closed(
     fm.read_closed(fm.session(), "/data/orders").count()
     ```
 
-    Whoever cannot call this reads the records by which it knows, which are JSON: in a directory the files
-    `_floodmark/closings/<sink>/<number>.json`, and for a topic the records of `<topic>.progress` whose key begins with
-    `floodmark.closing/`. Of each sink they count in the order of their numbers, from 1 on, and the first of a number
-    counts. Their `parts` name what is closed: files, or values of the header `floodmark.task`. A row of a topic that
-    came twice has the same `floodmark.task` and `floodmark.index`.
+    Rows of open batches, of failed or repeated attempts and of fenced processes are left out. The result has the rows
+    that are closed now; call it again for newer ones.
+
+    Programs without Floodmark can read the closing records, which are JSON: in a directory the files
+    `_floodmark/closings/<sink>/<number>.json`, for a topic the records of `<topic>.progress` whose key begins with
+    `floodmark.closing/`. They are numbered from 1 for each sink; the first record of a number counts. Their `parts`
+    name the closed files, or the values of the header `floodmark.task`. Repeated rows of a topic have the same
+    `floodmark.task` and `floodmark.index`.
+
+    Args:
+        spark: The session.
+        source: A directory, as a path or file:///path, or a topic, as kafka://host:port/topic.
+        sink: The name of one sink; by default the rows of all sinks.
+        with_ts: Whether rows have their timestamp as `_ts`.
+        progress_topic: The topic of closing records; by default `<topic>.progress`.
+        options: Options of Kafka's client, such as {"kafka.sasl.password": ...}.
+
+    Returns:
+        A batch DataFrame: the columns of the sink, or for a topic `key` and `value` as bytes.
+
+    Raises:
+        InvalidOption: `source` is neither a directory nor a topic.
+        TableUnfit: No sink has written to the directory.
+        UnknownTopic: There is no such topic.
     """
     text = str(source)
-    scheme, found, rest = text.partition("://")
-    if not found or (scheme == "file" and rest.startswith("/")):
-        rows = _directory_rows(spark, Path(rest if found else text).absolute(), sink)
+    scheme, separator, rest = text.partition("://")
+    if not separator or (scheme == "file" and rest.startswith("/")):
+        rows = _directory_rows(spark, Path(rest if separator else text).absolute(), sink)
     elif scheme == "kafka" and rest.count("/") == 1 and not rest.endswith("/"):
-        # Whoever reads files needs no client for Kafka.
+        # Imported here: only topics need Kafka's client.
         from floodmark.kafka import KafkaSettings
 
         servers, _, topic = rest.partition("/")
         rows = _topic_rows(spark, KafkaSettings.of(servers, options), topic, progress_topic, sink)
     else:
         raise InvalidOption(
-            f"What is to be read is {text!r}.",
-            rule="It is a directory, as a path or file:///path, or a topic, as kafka://host:port/topic.",
-            remedy="Name it as it was named to write_stream.",
+            f"source is {text!r}.",
+            rule="It must be a directory, as a path or file:///path, or a topic, as kafka://host:port/topic.",
+            remedy="Pass the address that was passed to write_stream as to=.",
             option="source",
             value=text,
         )
@@ -82,15 +96,15 @@ def read_closed(
 
 
 def _directory_rows(spark: SparkSession, path: Path, sink: str | None) -> DataFrame:
-    told = read_directory_info(path)
-    if told is None:
+    info = read_directory_info(path)
+    if info is None:
         raise TableUnfit(
-            f"There is nothing in {path} that says which rows are closed.",
-            rule="A sink that writes files keeps its records there, in _floodmark.",
-            remedy="Name the directory that a sink writes to.",
+            f"The directory {path} has no closing records.",
+            rule="A sink that writes files keeps them there, in _floodmark.",
+            remedy="Pass the directory that was passed to write_stream as to=file://...",
             table=str(path),
         )
-    schema = StructType.fromJson(json.loads(told["schema"]))
+    schema = StructType.fromJson(json.loads(info["schema"]))
     parts = [part for record in read_manifests(path, None if sink is None else [sink]) for part in record.parts]
     files = [f"file://{_escape_pattern(str(path))}/{part.name}" for part in parts]
     return spark.read.schema(schema).parquet(*files) if files else spark.createDataFrame([], schema)
@@ -104,45 +118,45 @@ def _topic_rows(
     from floodmark.sinks.manifest.topic import closed_tasks
 
     cluster = KafkaCluster(settings)
-    known = cluster.find_topic(topic)
-    if known is None:
+    topic_info = cluster.find_topic(topic)
+    if topic_info is None:
         raise UnknownTopic(
             f"There is no topic {topic!r}.",
-            rule="A topic is there before it is read.",
-            remedy="Check its name.",
+            rule="A topic must exist before it is read.",
+            remedy="Check its name, and the brokers; write_stream creates the topic when a sink first starts.",
             topic=topic,
         )
-    # In this order: whatever is closed by a record was in the topic before.
+    # Read the closing records first: the rows they close are then already in the topic.
     tasks = closed_tasks(settings, progress_topic or progress_topic_of(topic), sink)
-    partitions = range(known.partitions)
+    partitions = range(topic_info.partitions)
     starts, ends = cluster.starts(topic, partitions), cluster.ends(topic, partitions)
     ranges = [
         (part, first, min(first + _ROWS_A_TASK, ends[part]))
         for part in partitions
         for first in range(starts[part], ends[part], _ROWS_A_TASK)
     ]
-    numbered = [(number, *one) for number, one in enumerate(ranges)]
+    numbered = [(number, *offsets) for number, offsets in enumerate(ranges)]
     if not ranges or not tasks:
         return spark.createDataFrame([], "key BINARY, value BINARY, _ts TIMESTAMP")
-    asked = spark.createDataFrame(numbered, _RANGE_SCHEMA).repartitionById(len(ranges), F.col("number"))
-    rows = asked.mapInArrow(partial(_fetch_closed, settings, topic, frozenset(tasks)), _RECORD_SCHEMA)
+    inputs = spark.createDataFrame(numbered, _RANGE_SCHEMA).repartitionById(len(ranges), F.col("number"))
+    rows = inputs.mapInArrow(partial(_fetch_closed, settings, topic, frozenset(tasks)), _RECORD_SCHEMA)
     return rows.dropDuplicates(["task", "number"]).select("key", "value", "_ts")
 
 
 def _fetch_closed(
-    settings: "KafkaSettings", topic: str, tasks: frozenset[str], asked: Iterable[pa.RecordBatch]
+    settings: "KafkaSettings", topic: str, tasks: frozenset[str], ranges: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """As a task, return the rows of ranges that were sent by tasks that count."""
+    """Return, in a task, the rows of offset ranges that were sent by closed tasks."""
     from floodmark.kafka import Fetcher
     from floodmark.sinks.manifest.topic import INDEX_HEADER, TASK_HEADER
 
-    # Rows that are in no transaction need not wait for others that are.
+    # The rows are in no transaction, so do not wait for open transactions of others.
     fetcher = Fetcher(settings, committed=False)
     schema = pa.schema(_RECORD_FIELDS)
     try:
-        for batch in asked:
-            for one in batch.to_pylist():
-                for records in fetcher.read(topic, one["part"], one["first"], one["behind"]):
+        for batch in ranges:
+            for offsets in batch.to_pylist():
+                for records in fetcher.read(topic, offsets["part"], offsets["first"], offsets["behind"]):
                     rows = []
                     for record in records:
                         headers = dict(record.headers() or ())
@@ -158,5 +172,5 @@ def _fetch_closed(
 
 
 def _escape_pattern(path: str) -> str:
-    """Return a path that Spark takes for itself, and for no pattern."""
+    """Return a path with the characters escaped that Spark takes for a pattern."""
     return "".join(f"\\{character}" if character in "{}[]*?\\" else character for character in path)

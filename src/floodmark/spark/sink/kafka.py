@@ -1,8 +1,8 @@
-"""Batches of a query into a topic of Kafka.
+"""Writes batches of a query to a Kafka topic.
 
-Through the driver in one transaction, by tasks in one transaction per group of partitions, or by tasks without
-transactions: then a record says which tasks count. A task that is retried has another name each time, and Spark
-tells the driver one name per partition, that of the task whose result it took; only those are in the record.
+`AtomicWriter`: the driver, in one transaction. `ParallelWriter`: tasks, in one transaction per group of partitions.
+`StagedTopicWriter`: tasks without transactions; a record then names the tasks whose rows count. Every attempt of a
+task has its own name, and the record has the name of the one attempt per partition whose result Spark accepted.
 """
 
 import json
@@ -49,13 +49,13 @@ from floodmark.spark.sink.rows import RowFormat
 from floodmark.spark.transfer import bring_to_driver, decode_batches, pack_rows, split_batches
 
 PARTITION_FUNCTION: Final = "spark-murmur3"
-"""How tasks choose partitions: by Spark's own hash of the key, or of the value where there is none."""
+"""How tasks choose partitions: by Spark's hash of the key, or of the value if there is no key."""
 _GROUP_RESULT: Final = "of_group INT, ends STRING, written BIGINT, total BIGINT"
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaSpec:
-    """Which topic is written, and how."""
+    """The topic that a sink writes to in transactions, and how it writes."""
 
     settings: KafkaSettings
     topic: str
@@ -63,7 +63,7 @@ class KafkaSpec:
     options: TargetOptions
     form: RowFormat
     groups: int | None = None
-    """How many tasks write at a time; None for the driver alone."""
+    """How many tasks write at the same time; None if the driver writes."""
     failpoint: Failpoint = no_failpoint
 
     def open(self, home: Home) -> "AtomicWriter | ParallelWriter":
@@ -72,17 +72,17 @@ class KafkaSpec:
 
 
 class AtomicWriter(BaseSinkWriter[Sink[Iterable[OutRows]]]):
-    """Brings all rows to the driver, which writes a batch in one transaction."""
+    """Collects the rows of a batch on the driver, and writes them in one transaction."""
 
     def __init__(self, home: Home, spec: KafkaSpec) -> None:
-        """Write as the spec says; nothing is asked of Kafka before `start`."""
+        """Write as the spec says; `start` is the first access to Kafka."""
         self._spec = spec
         self._bindings = Bindings(home)
         target = KafkaTarget(spec.settings, spec.topic, spec.sink, spec.options, failpoint=spec.failpoint)
         super().__init__(Sink(home, target, failpoint=spec.failpoint))
 
     def write(self, df: DataFrame, batch: Batch, watermarks: Mapping[str, int]) -> BatchOutcome:
-        """Write a batch unless it was written."""
+        """Write a batch, unless it was already written."""
         split = self._split(batch)
         rows = partial(self._rows, df, batch, ordered=split is not None)
         return self._sink.write(batch, rows, watermarks=watermarks, split=split)
@@ -90,12 +90,12 @@ class AtomicWriter(BaseSinkWriter[Sink[Iterable[OutRows]]]):
     def _rows(self, df: DataFrame, batch: Batch, decision: Write | WriteFrom, *, ordered: bool) -> Iterator[RowColumns]:
         spec = self._spec
         after = last_written_ts(decision, batch, spec.form, self._bindings)
-        told = published_watermarks(spec.form, batch, self.progress)
-        records = spec.form.records(df, default_row_ts(batch), after=after, ordered=ordered, told=told)
+        published = published_watermarks(spec.form, batch, self.progress)
+        records = spec.form.records(df, default_row_ts(batch), after=after, ordered=ordered, published=published)
         return unpack_rows(bring_to_driver(pack_rows(records)))
 
     def _split(self, batch: Batch) -> Callable[[int], CommitPoint] | None:
-        """Return at which place a timestamp ends, if transactions may end there."""
+        """Return a function from a timestamp to its end, at which a transaction may end; None if batches stay whole."""
         options = self._spec.options
         if options.max_rows is None and options.max_bytes is None:
             return None
@@ -104,42 +104,42 @@ class AtomicWriter(BaseSinkWriter[Sink[Iterable[OutRows]]]):
         ((source, start),) = batch.starts.items()
         history = self._bindings.history(source)
 
-        # How far time has come is told at the end of the batch.
+        # Without watermarks: only the last transaction of the batch publishes them.
         return lambda ts: CommitPoint({source: next_offset(history, start, BatchLimits(until=ts))})
 
 
 class ParallelWriter(BaseSinkWriter[GroupedSink]):
-    """Lets tasks write, each a group of partitions, and closes a batch when all have."""
+    """Lets each task write a group of partitions, and closes the batch when all groups are written."""
 
     def __init__(self, home: Home, spec: KafkaSpec, groups: int) -> None:
-        """Write as the spec says; nothing is asked of Kafka before `start`."""
+        """Write as the spec says; `start` is the first access to Kafka."""
         self._spec = spec
         layout = GroupLayout(max(spec.options.partitions, groups), groups, PARTITION_FUNCTION)
         target = GroupedTarget(spec.settings, spec.topic, spec.sink, layout, spec.options, failpoint=spec.failpoint)
         super().__init__(GroupedSink(home, target, failpoint=spec.failpoint))
 
     def start(self, query_id: str | None) -> Start:
-        """Fence the driver and all groups, read what was written, and decide."""
+        """Fence earlier writers of all groups, and read the progress."""
         return self._sink.start(query_id)
 
     def write(self, df: DataFrame, batch: Batch, watermarks: Mapping[str, int]) -> BatchOutcome:
-        """Write a batch unless it was written."""
+        """Write a batch, unless it was already written."""
         return self._sink.write(batch, partial(self._run, df, batch), watermarks=watermarks)
 
     def _run(self, df: DataFrame, batch: Batch, writers: Sequence[GroupWriter]) -> list[GroupResult]:
         spec, layout = self._spec, writers[0].base.layout
         assert layout is not None
-        told = published_watermarks(spec.form, batch, self.progress)
-        # All that could be refused is, before the rows come to their groups.
-        records = spec.form.records(df, default_row_ts(batch), told=told)
+        published = published_watermarks(spec.form, batch, self.progress)
+        # Rows are refused in the stage before the shuffle, so before any group is written.
+        records = spec.form.records(df, default_row_ts(batch), published=published)
         partition = F.pmod(F.hash(F.coalesce("key", "value")), F.lit(layout.partitions))
-        placed = records.withColumn("partition", partition)
-        grouped = placed.repartitionById(layout.groups, F.pmod("partition", F.lit(layout.groups)))
+        partitioned = records.withColumn("partition", partition)
+        grouped = partitioned.repartitionById(layout.groups, F.pmod("partition", F.lit(layout.groups)))
         write = partial(_write_group, list(writers), batch, spec.failpoint)
-        found = grouped.mapInArrow(write, _GROUP_RESULT).collect()
+        results = grouped.mapInArrow(write, _GROUP_RESULT).collect()
         return [
             GroupResult(row.of_group, load_query_position(json.loads(row.ends)), row.written, row.total)
-            for row in found
+            for row in results
         ]
 
 
@@ -149,7 +149,7 @@ def _write_group(
     failpoint: Failpoint,
     records: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """As a task, write the rows of the group that it has been given, also if there are none."""
+    """Write, in a task, the rows of one group, even if there are none."""
     context = TaskContext.get()
     assert context is not None
     writer = writers[context.partitionId()]
@@ -172,7 +172,7 @@ _TASK_RESULT: Final = "task STRING, sent BIGINT"
 
 @dataclass(frozen=True, slots=True)
 class StagedTopicSpec:
-    """Which topic is written, and how."""
+    """The topic that a sink writes to without transactions, and how it writes."""
 
     settings: KafkaSettings
     topic: str
@@ -191,35 +191,35 @@ class StagedTopicSpec:
 
 
 class StagedTopicWriter(BaseSinkWriter[Sink[AttemptWriter]]):
-    """Lets tasks send the rows of a batch, and closes it when all have."""
+    """Lets tasks send the rows of a batch, and closes it when all rows are sent."""
 
     def __init__(self, home: Home, spec: StagedTopicSpec) -> None:
-        """Write as the spec says; nothing is asked of Kafka before `start`."""
+        """Write as the spec says; `start` is the first access to Kafka."""
         self._spec = spec
         self._bindings = Bindings(home)
         log = TopicManifestLog(
             spec.settings, spec.topic, spec.sink, partitions=spec.partitions, progress_topic=spec.progress_topic
         )
         target = ManifestTarget(
-            log, spec.options, known=lambda: Sinks(home).get(spec.sink).progress, failpoint=spec.failpoint
+            log, spec.options, known_progress=lambda: Sinks(home).get(spec.sink).progress, failpoint=spec.failpoint
         )
         super().__init__(Sink(home, target, failpoint=spec.failpoint))
 
     def write(self, df: DataFrame, batch: Batch, watermarks: Mapping[str, int]) -> BatchOutcome:
-        """Write a batch unless it was written."""
+        """Write a batch, unless it was already written."""
         return self._sink.write(batch, lambda decision: partial(self._run, df, batch, decision), watermarks=watermarks)
 
     def _run(self, df: DataFrame, batch: Batch, decision: Write | WriteFrom, attempt: str) -> list[ManifestPart]:
         form = self._spec.form
         after = last_written_ts(decision, batch, form, self._bindings)
-        told = published_watermarks(form, batch, self.progress)
-        records = form.records(df, default_row_ts(batch), after=after, told=told)
-        found = records.mapInArrow(partial(_send_rows, self._spec, attempt), _TASK_RESULT).collect()
-        return [ManifestPart(row.task, row.sent) for row in found if row.sent]
+        published = published_watermarks(form, batch, self.progress)
+        records = form.records(df, default_row_ts(batch), after=after, published=published)
+        results = records.mapInArrow(partial(_send_rows, self._spec, attempt), _TASK_RESULT).collect()
+        return [ManifestPart(row.task, row.sent) for row in results if row.sent]
 
 
 def _send_rows(spec: StagedTopicSpec, attempt: str, records: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """As a task, send the rows that it has been given under a name of its own."""
+    """Send, in a task, its rows under the name of this attempt."""
     context = TaskContext.get()
     assert context is not None
     task = f"{attempt}.{context.partitionId()}.{context.taskAttemptId()}"
@@ -238,8 +238,8 @@ def _send_rows(spec: StagedTopicSpec, attempt: str, records: Iterable[pa.RecordB
     yield pa.RecordBatch.from_pydict({"task": pa.array([task], pa.string()), "sent": pa.array([sent], pa.int64())})
 
 
-def unpack_rows(cells: Iterable[Any]) -> Iterator[RowColumns]:
-    """Return the records of cells, piece by piece."""
-    for (cell,) in cells:
-        for batch in decode_batches(cell):
+def unpack_rows(blocks: Iterable[Any]) -> Iterator[RowColumns]:
+    """Return the records that `pack_rows` has packed, block by block."""
+    for (block,) in blocks:
+        for batch in decode_batches(block):
             yield RowColumns.of(batch)

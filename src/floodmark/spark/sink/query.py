@@ -1,4 +1,4 @@
-"""Start a streaming query that writes exactly once, after a look at its plan and its checkpoint."""
+"""Start a streaming query that writes exactly once, after checking its plan and its checkpoint."""
 
 import contextlib
 import io
@@ -61,7 +61,7 @@ def write_stream(
     with_ts: bool = False,
     options: Mapping[str, str] | None = None,
 ) -> StreamingQuery:
-    """Start a query that writes each row once, whatever is killed and started again, and return it.
+    """Start a query that writes each row exactly once, across crashes and restarts.
 
     ```python
     import floodmark as fm
@@ -73,55 +73,66 @@ def write_stream(
     )
     ```
 
-    It reads what `read_stream` and `read_topics` return, of the same `home`. What was written is known by the sink's
-    `name`, not by the `checkpoint`: that may be deleted, or be an older copy, and then the query reads again what it
-    needs and writes what is missing. One process writes for a sink, whoever started last. `version` is that of the
-    program: an older one does not start any more. `trigger` is Spark's, such as {"processingTime": "1 second"}.
+    The sources must be `read_stream` or `read_topics` with the same `home`. Progress belongs to the sink's `name`, not
+    to the checkpoint: that may be deleted, or be an older copy, and the query then reads again what it needs and writes
+    only what is missing. One process writes for a sink: a new one fences the one before it.
 
-    `to="kafka://host:port/topic"` writes a batch in one transaction, through the driver, with a record of how far that
-    is in `<topic>.progress` (or `progress_topic`), and how far time has come in `<topic>.marks`: who reads with
-    isolation.level=read_committed sees whole batches and whole timestamps. A missing topic is made, with so many
-    `partitions`; one with records of others is refused, unless `append`. Where bindings are gone, nobody can know what
-    was written: that is refused, or with on_missing_bindings="nonce" a topic of its own is begun. A transaction that
-    takes longer than `timeout` is given up, and tried once more. With `max_rows` or `max_bytes` several are made of a
-    batch, each of whole timestamps, if the query has no state and keeps `_ts`; `linger` is how long records wait for
-    company. With `parallel=n` n of Spark's tasks write at a time, each a group of partitions in a transaction of its
-    own; rows of a batch then appear group by group, and the record follows when all are there. `options` are those of
-    Kafka's client, such as {"kafka.sasl.password": ...}.
+    The targets, by their address:
 
-    The value of a record is the row as JSON, or the column `value` where that is text or bytes and there are only
-    `key`, `value` and `headers`; `key` names the columns of the key. Rows that keep `_ts` have it in a header,
-    `floodmark.ts`. A row is written as often as `_diff` says, if
-    there is such a column. With mode="upsert" a row takes the place of the one with its key, and a `_diff` below 0
-    leaves nothing there. In mode="append" that is refused, and so is an upsert without a key: nothing of the batch is
-    seen then.
+    - `kafka://host:port/topic`: the driver writes each batch in one transaction, together with a progress record in
+      `<topic>.progress` and the watermark in `<topic>.marks`. Consumers with isolation.level=read_committed see whole
+      batches. The value of a record is the row as JSON, or the column `value` if the DataFrame has only `key`, `value`
+      and `headers`. `_ts` becomes the header `floodmark.ts`. A missing topic is created.
+    - `stream://shop/per-minute`: a stream of the same home, created if it is missing, with the columns and time keys of
+      the DataFrame. A batch is one transaction of the home's store. The query is a writer of the stream with the sink's
+      name; after the query ends, other writers wait for it up to the stream's `writer_timeout`.
+    - `delta:///data/per-minute`: a Delta table (`floodmark[delta]`), created if it is missing. Spark's tasks write the
+      files, and one commit adds them with the progress (`floodmark.closing`) and the watermark (`floodmark.marks`).
+    - `file:///data/rows`: Parquet files in a directory. A small record closes each batch; read with `read_closed`.
 
-    `times` are the time keys that are told to readers, and the columns or expressions that have them; without it the
-    event time of the DataFrame, of a window its end. What is told is the watermark of the query, less a `lag`, which
-    rows need that lie further back, such as those of a join.
+    If a column `_diff` is there, a row is appended that many times; a negative number is only valid with mode="upsert".
 
-    `to="stream://shop/per-minute"` writes to a stream of the same home, wherever its events are, and makes it if it is
-    missing: with the columns of the DataFrame, and its times as time keys. A stream with other columns or time keys is
-    refused. A window's time is its last moment, a microsecond before its end, in a column that is called as the key.
-    Rows, watermark and the record of what was written are decided in one transaction of the home's store; what was
-    decided appears a moment later, also if this process dies. The query is a writer of the stream that has the sink's
-    name, so that its watermark goes on to those who read it. When the query ends that writer falls silent and is not
-    closed: others in the same stream wait for it as long as the stream's `writer_timeout` says, and then go on. A batch
-    is one transaction, and its rows pass through the driver; `parallel`, `max_rows` and `max_bytes` are refused.
+    Args:
+        df: A streaming DataFrame.
+        to: The address of the target.
+        name: The name of the sink, unique in the home.
+        checkpoint: The directory of the query's checkpoint.
+        home: The home of the sources and the sink: a directory or a PostgreSQL URL; by default `.floodmark`.
+        trigger: Spark's trigger: {"processingTime": "1 second"} or {"availableNow": True}; by default as fast as
+            possible.
+        mode: "append", or "upsert": a row replaces the row with its key, and a `_diff` below 0 deletes it. In a Delta
+            table an upsert rewrites the files that contain the keys of the batch.
+        output_mode: Spark's output mode, "append" or "update".
+        key: The columns of a record's key; needed for mode="upsert".
+        times: The time keys of the target, and the columns or expressions of their times; by default the event time of
+            the DataFrame, and of a window its end (in a stream its last microsecond).
+        lag: How far rows may be behind the watermark of the query, such as rows of a join; the published watermark is
+            earlier by this.
+        parallel: With Kafka, how many tasks write at the same time, each a group of partitions in its own transaction.
+            Rows of a batch then become visible group by group, and the progress record follows last.
+        partitions: The number of partitions of a topic that is created, or of segments of a stream.
+        version: The version of the program; one that is older than the last is refused.
+        append: Whether to write to a target that already has rows of others.
+        on_missing_bindings: What to do if the bindings of what was written are gone: "error", or "nonce" to begin a new
+            topic.
+        max_rows: With Kafka, the most rows of a transaction. A batch is split at timestamps, if the query has no state
+            and keeps `_ts`.
+        max_bytes: With Kafka, the most bytes of a transaction; as `max_rows`.
+        linger: How long Kafka's producer collects records before it sends them.
+        timeout: After how long a transaction is aborted; it is then tried once more.
+        progress_topic: The topic of progress records; by default `<topic>.progress`.
+        staged: Whether to write to a Kafka topic without transactions, by Spark's tasks; read it with `read_closed`.
+        with_ts: Whether rows of a Delta table have the column `_ts`.
+        options: Options of Kafka's client, such as {"kafka.sasl.password": ...}. They are never shown or stored.
 
-    `to="delta:///data/per-minute"` writes to a table of Delta Lake (`floodmark[delta]`), and makes it if it is missing.
-    Spark writes the files of a batch into the table's directory, which all machines share, and one commit adds them
-    and says how far the sink is: `floodmark.closing` in the commit's information is its record, `floodmark.marks` how
-    far time has come by key. Rows have the columns of the data, and with `with_ts` their timestamps as `_ts`. A table
-    with other columns, or that asks for more than files, is refused. Rows are appended; with mode="upsert" the table
-    has one row of each `key`, the newest, and none of those whose newest `_diff` is below 0. A key has a value in each
-    of its columns, which are of the data. Files with rows that give way are written anew without them, so that a batch
-    costs as much as the files that it touches; if others have committed in the meantime, that is done once more. The
-    rows that a sink is said to have written are then those that it has put in place, not those deleted or copied.
+    Returns:
+        The running query.
 
-    For targets without transactions readers must know what counts, and `read_closed` does. `to="file:///data/rows"`
-    writes Parquet files to a directory, and `staged=True` to a topic without transactions, by Spark's tasks. A small
-    record closes each batch, and names the files or tasks of the one attempt that counts.
+    Raises:
+        SinkInputUnbound: The query reads another kind of source, or one DataFrame twice.
+        InvalidOption: An option has an invalid value, or does not apply to the target.
+        UnsupportedFrame: The DataFrame is not streaming, or has a column that the target cannot store.
+        FloodmarkError: The target or the checkpoint does not belong to the sink; the message says what to do.
     """
     spark = df.sparkSession
     require_supported(spark)
@@ -130,8 +141,8 @@ def write_stream(
     require_one_of("output_mode", output_mode, get_args(OutputMode))
     chosen = check_trigger(trigger)
     plan = _require_bound_plan(df)
-    with Home.open_existing(home) as kept:
-        location = kept.location
+    with Home.open_existing(home) as opened_home:
+        location = opened_home.location
     keys = dict(event_times(df.schema) if times is None else times)
     form = RowFormat.of(df.schema, mode, key, keys)
     settings = SinkOptions(
@@ -153,14 +164,15 @@ def write_stream(
     home_of_sink = open_home(location).home
     writer = spec.open(home_of_sink)
     try:
-        found = _Checkpoint(spark, str(checkpoint), QueryReaders(home_of_sink), name)
-        writer.start(found.query_id)
-        stops = writer.cuts(found.place, is_stateful=plan.is_stateful)
+        checkpoint_state = _Checkpoint(spark, str(checkpoint), QueryReaders(home_of_sink), name)
+        writer.start(checkpoint_state.query_id)
+        stops = writer.batch_stops(checkpoint_state.position, is_stateful=plan.is_stateful)
         query = SinkQuery(
             name, location, str(checkpoint), plan.is_stateful, spec, tuple(keys), duration_micros(lag, "lag"), stops
         )
         readers = QueryReaders(home_of_sink)
-        readers.expect(name, () if found.has_begun else plan.readers, stops, settles=plan.is_stateful)
+        expected = () if checkpoint_state.has_begun else plan.readers
+        readers.expect(name, expected, stops, extra_empty_batch=plan.is_stateful)
         with _no_empty_batches(spark):
             started = (
                 df.writeStream.queryName(name)
@@ -173,29 +185,28 @@ def write_stream(
     except BaseException:
         writer.close()
         raise
-    if not found.has_begun:
+    if not checkpoint_state.has_begun:
         _await_readers(started, readers, name, plan.readers)
     return started
 
 
 def event_times(schema: StructType) -> dict[str, str]:
-    """Return the time keys of a DataFrame, and the expressions of their times; of a window it is the end that counts.
+    """Return the time keys of a DataFrame, and the expressions of their times; the time of a window is its end.
 
     >>> event_times(StructType())
     {}
     """
-    found = {}
+    times = {}
     for field in schema.fields:
         if EVENT_TIME_METADATA in field.metadata:
             is_window = isinstance(field.dataType, StructType)
-            found[str(field.metadata.get(TIME_KEY_METADATA, field.name))] = quote_name(field.name) + (
-                ".end" if is_window else ""
-            )
-    return found
+            key = str(field.metadata.get(TIME_KEY_METADATA, field.name))
+            times[key] = quote_name(field.name) + (".end" if is_window else "")
+    return times
 
 
 def check_trigger(trigger: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return a trigger of Spark under which a batch that runs again is the same, or refuse it.
+    """Return the trigger; refuse one under which a retried batch may have other rows.
 
     >>> check_trigger({"availableNow": True})
     {'availableNow': True}
@@ -208,8 +219,8 @@ def check_trigger(trigger: Mapping[str, Any] | None) -> dict[str, Any]:
         return chosen
     raise InvalidOption(
         f"The trigger is {chosen}.",
-        rule="In continuous and real-time mode Spark writes rows before it knows where their batch ends: they could "
-        "not be told from those that come again.",
+        rule="In continuous and real-time mode Spark writes rows before it has logged where their batch ends, so "
+        "repeated rows could not be recognised.",
         remedy=f"Use one of {', '.join(_TRIGGERS)}, such as {{'processingTime': '1 second'}}.",
         option="trigger",
         value=chosen,
@@ -217,14 +228,14 @@ def check_trigger(trigger: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 class _Checkpoint:
-    """What a query would go on from."""
+    """The state of a checkpoint, from which the query continues."""
 
     def __init__(self, spark: SparkSession, location: str, readers: QueryReaders, sink: str) -> None:
         log = OffsetLog(location)
         committed = log.last_committed(spark)
         self.query_id = log.query_id(spark)
         self.has_begun = log.has_begun(spark)
-        self.place = None if committed is None else batch_end(log, readers, sink, spark, committed)
+        self.position = None if committed is None else batch_end(log, readers, sink, spark, committed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,22 +243,22 @@ class QueryPlan:
     """The sources of a query, and whether it has state."""
 
     readers: tuple[str, ...]
-    """The DataFrames of ours that it reads, as read_stream and read_topics have named them."""
+    """The ids of the DataFrames that it reads with read_stream and read_topics."""
     others: tuple[str, ...]
-    """The formats of the other streams that it reads."""
+    """The formats of its other streaming sources."""
     is_stateful: bool
 
     @classmethod
     def of(cls, df: DataFrame) -> "QueryPlan":
-        """Return those of a DataFrame."""
-        said = io.StringIO()
-        with contextlib.redirect_stdout(said):
+        """Return the plan of a DataFrame."""
+        explanation = io.StringIO()
+        with contextlib.redirect_stdout(explanation):
             df.explain("extended")
-        return cls.read(said.getvalue())
+        return cls.read(explanation.getvalue())
 
     @classmethod
     def read(cls, explanation: str) -> "QueryPlan":
-        """Return what an explanation says.
+        """Return the plan from the output of `df.explain("extended")`.
 
         >>> QueryPlan.read('''
         ... == Analyzed Logical Plan ==
@@ -262,30 +273,30 @@ class QueryPlan:
         physical = explanation.partition("== Physical Plan ==")[2]
         readers, others = [], []
         for relation in _RELATION.finditer(analyzed):
-            named = _READER.search(relation["args"])
-            if named is not None:
-                readers.append(named["name"])
+            reader = _READER.search(relation["args"])
+            if reader is not None:
+                readers.append(reader["name"])
                 continue
-            found = _FORMAT.match(relation["args"])
-            others.append("?" if found is None else found["format"])
+            format_match = _FORMAT.match(relation["args"])
+            others.append("?" if format_match is None else format_match["format"])
         return cls(tuple(readers), tuple(others), "state info [" in physical)
 
 
 def _require_bound_plan(df: DataFrame) -> QueryPlan:
     plan = QueryPlan.of(df)
     if plan.others or not plan.readers:
-        others = ", ".join(plan.others) or "nothing that was found"
+        others = ", ".join(plan.others) or "no streaming source"
         raise SinkInputUnbound(
             f"The query reads {others}.",
-            rule="What is written exactly once comes from sources whose offsets have timestamps.",
-            remedy="Read it with read_stream or read_topics, or write with a sink that may repeat rows.",
+            rule="Exactly-once output needs sources whose offsets are bound to timestamps.",
+            remedy="Read the input with read_stream or read_topics, or use df.writeStream, which may repeat rows.",
             inputs=list(plan.others),
         )
     if len(set(plan.readers)) < len(plan.readers):
         raise SinkInputUnbound(
             "The query reads one DataFrame twice.",
-            rule="What is written is known by the sources that it came from, and each has one place.",
-            remedy="Call read_stream once more, with another `source`, for the second one.",
+            rule="Progress is recorded by source, and each source has one position.",
+            remedy="Call read_stream a second time, with another source=, and use that DataFrame for the second input.",
             inputs=list(plan.readers),
         )
     return plan
@@ -293,7 +304,7 @@ def _require_bound_plan(df: DataFrame) -> QueryPlan:
 
 @contextmanager
 def _no_empty_batches(spark: SparkSession) -> Iterator[None]:
-    """Let Spark make no batches by itself, which would begin where they end: nobody could tell them apart."""
+    """Disable Spark's own empty batches: they begin where they end, so they could not be told from retries."""
     before = spark.conf.get(_NO_DATA_BATCHES)
     spark.conf.set(_NO_DATA_BATCHES, "false")
     try:
@@ -303,11 +314,11 @@ def _no_empty_batches(spark: SparkSession) -> Iterator[None]:
 
 
 def _await_readers(query: StreamingQuery, readers: QueryReaders, sink: str, names: Sequence[str]) -> None:
-    """Wait until the readers of a new query have found it, so that no other query can be taken for it."""
+    """Wait until the readers of a new query have registered, so that another query cannot register in their place."""
     give_up = time.monotonic() + _READER_TIMEOUT_SECONDS
     while query.isActive and time.monotonic() < give_up:
         if set(names) <= readers.names(sink):
-            readers.begun(sink)
+            readers.stop_expecting(sink)
             return
         time.sleep(0.02)
 

@@ -1,6 +1,6 @@
-"""The rows of a batch as records: keys and values as bytes, made by Spark, and the rows that must not be written.
+"""The rows of a batch as records (keys and values as bytes), and the refusal of rows that must not be written.
 
-A row that is refused ends Spark's job before anything of its batch becomes visible.
+A refused row fails Spark's job before any row of its batch becomes visible.
 """
 
 import re
@@ -29,10 +29,10 @@ class RowFormat:
 
     mode: WriteMode
     key: tuple[str, ...]
-    """The columns that are the key; none for rows without one."""
+    """The columns of the key; empty for records without a key."""
     is_bytes_key: bool
     data: tuple[str, ...]
-    """The columns of which the value is made as JSON; none where `value` is there already."""
+    """The columns of the value, which is JSON; empty if the DataFrame has a column `value`."""
     has_diff: bool
     has_ts: bool
     has_headers: bool
@@ -47,37 +47,37 @@ class RowFormat:
         key: str | Sequence[str] | None = None,
         times: Mapping[str, str] | None = None,
     ) -> "RowFormat":
-        """Return the form for rows of a schema, or refuse it."""
+        """Return the format of rows with this schema."""
         names = {field.name for field in schema.fields}
-        told = [field.name for field in schema.fields if is_data_column(field.name)]
-        is_raw = set(told) <= set(_RECORD_COLUMNS) and "value" in told and _is_bytes(schema, "value")
+        data = [field.name for field in schema.fields if is_data_column(field.name)]
+        is_raw = set(data) <= set(_RECORD_COLUMNS) and "value" in data and _is_bytes(schema, "value")
         keys = (key,) if isinstance(key, str) else tuple(key or ())
-        if is_raw and not keys and "key" in told:
+        if is_raw and not keys and "key" in data:
             keys = ("key",)
         for name in keys:
             require_field(schema.fields, name, "key")
         if DIFF_COLUMN in names and not isinstance(schema[DIFF_COLUMN].dataType, IntegralType):
             raise InvalidOption(
                 f"The column {DIFF_COLUMN} has the type {schema[DIFF_COLUMN].dataType.simpleString()}.",
-                rule="It says how often a row is written, as a whole number.",
-                remedy="Cast it, or name it otherwise.",
+                rule="It must be a whole number: how many times the row is written.",
+                remedy=f"Cast it to INT, or rename it: df.withColumnRenamed({DIFF_COLUMN!r}, ...).",
                 option=DIFF_COLUMN,
             )
         if mode == "upsert" and not keys:
             raise InvalidOption(
-                "No key is named for a sink that upserts.",
-                rule="A row takes the place of the one that had its key.",
-                remedy="Name its columns, such as key='id'.",
+                "No key is named for a sink with mode='upsert'.",
+                rule="A row replaces the row with the same key.",
+                remedy="Pass the columns of the key, such as key='id'.",
                 option="key",
             )
         return cls(
             mode=mode,
             key=keys,
             is_bytes_key=len(keys) == 1 and _is_bytes(schema, keys[0]),
-            data=() if is_raw else tuple(told),
+            data=() if is_raw else tuple(data),
             has_diff=DIFF_COLUMN in names,
             has_ts=TS_COLUMN in names and isinstance(schema[TS_COLUMN].dataType, TimestampType),
-            has_headers=is_raw and "headers" in told,
+            has_headers=is_raw and "headers" in data,
             times=tuple(sorted((times or {}).items())),
         )
 
@@ -88,13 +88,13 @@ class RowFormat:
         *,
         after: int | None = None,
         ordered: bool = False,
-        told: Mapping[str, int] | None = None,
+        published: Mapping[str, int] | None = None,
     ) -> DataFrame:
         """Return the rows as records: key, value, ts, and headers if there are any.
 
-        Rows without a timestamp of their own get `ts`. Those up to `after` are left out. If `ordered`, and in upserts,
-        they come in the order of their timestamps, what is taken back before what takes its place. One that must not
-        be written, or is before what was `told` of time, ends Spark's job: see `parse_refusal`.
+        Rows without `_ts` get `ts`; rows up to `after` are left out. If `ordered`, and in upserts, records are sorted
+        by timestamp, deletions first. A row that must not be written, or is earlier than a `published` watermark, fails
+        Spark's job; `parse_refusal` makes an error of that.
         """
         value = column_of("value").cast("binary") if not self.data else _as_json(self.data)
         key = self.key_column()
@@ -102,36 +102,36 @@ class RowFormat:
         columns = [stamp.alias("ts"), *([column_of("headers")] if self.has_headers else ())]
         if self.mode == "upsert":
             key = refuse_missing_key(key)
-        for name, known in sorted((told or {}).items()):
-            value = refuse_early(value, F.expr(dict(self.times)[name]), name, known)
+        for name, watermark in sorted((published or {}).items()):
+            value = refuse_early(value, F.expr(dict(self.times)[name]), name, watermark)
         if not self.has_diff:
-            found = df.select(key.alias("key"), value.alias("value"), *columns)
+            records = df.select(key.alias("key"), value.alias("value"), *columns)
         elif self.mode == "upsert":
             diff = row_diff()
             columns.append(diff.alias("diff"))
-            found = df.select(key.alias("key"), F.when(diff > 0, value).alias("value"), *columns).where("diff != 0")
+            records = df.select(key.alias("key"), F.when(diff > 0, value).alias("value"), *columns).where("diff != 0")
         else:
-            found = df.select(key.alias("key"), value.alias("value"), *columns, repeat_by_diff().alias("diff"))
+            records = df.select(key.alias("key"), value.alias("value"), *columns, repeat_by_diff().alias("diff"))
         if after is not None:
-            found = found.where(F.col("ts") > after)
+            records = records.where(F.col("ts") > after)
         if ordered or (self.mode == "upsert" and (self.has_diff or self.has_ts)):
-            # One task, and not a sort over all of them, for which Spark would read the batch twice.
-            found = found.repartition(1).sortWithinPartitions("ts", *(["diff"] if self.has_diff else ()))
-        return found.drop("diff")
+            # Sort in one task: for a global sort Spark would read the batch twice.
+            records = records.repartition(1).sortWithinPartitions("ts", *(["diff"] if self.has_diff else ()))
+        return records.drop("diff")
 
     def key_column(self) -> Column:
-        """Return the keys of rows, as bytes."""
+        """Return the column with the keys of rows, as bytes."""
         if not self.key:
             return F.lit(None).cast("binary")
         if len(self.key) > 1:
             return _as_json(self.key)
         key = column_of(self.key[0])
-        # Numbers are written as text: as bytes they would be as Spark keeps them.
+        # Numbers become text: cast to binary they would be Spark's internal bytes.
         return key.cast("binary") if self.is_bytes_key else key.cast("string").cast("binary")
 
 
 def is_data_column(name: str) -> bool:
-    """Return whether a column is of the data, and none that tells where a row comes from.
+    """Return whether a column is data, and not one that a source adds.
 
     >>> is_data_column("item"), is_data_column("_ts"), is_data_column("_kafka_offset")
     (True, False, False)
@@ -148,7 +148,7 @@ def _is_bytes(schema: StructType, name: str) -> bool:
 
 
 DIFF_COLUMN: Final = "_diff"
-"""The column that says how often a row is to be written; below 0 it takes back what was."""
+"""The column with the number of times a row is written; below 0 it deletes the row."""
 _REFUSED: Final = "floodmark refuses: "
 _NO_KEY: Final = "no key"
 _RETRACTED: Final = "taken back"
@@ -156,46 +156,46 @@ _TOO_EARLY: Final = "too early: "
 
 
 def row_diff() -> Column:
-    """Return how often a row is to be written, if there is a column that says so."""
+    """Return how many times a row is written; a null counts as 1."""
     return F.coalesce(column_of(DIFF_COLUMN).cast("int"), F.lit(1))
 
 
 def repeat_by_diff() -> Column:
-    """Return a column of which there is one row for each time a row is to be appended; none is taken back."""
+    """Return a column that repeats each row as often as it is to be appended; a negative number is refused."""
     diff = row_diff()
     times = F.when(diff < 0, _raise_refusal(F.lit(_RETRACTED))).otherwise(F.array_repeat(F.lit(1), diff))
     return F.explode(times)
 
 
 def refuse_missing_key(key: Column) -> Column:
-    """Return a key, where there must be one."""
+    """Return a key; a null is refused."""
     return F.when(key.isNull(), _raise_refusal(F.lit(_NO_KEY))).otherwise(key)
 
 
-def refuse_early(column: Column, time: Column, key: str, told: int) -> Column:
-    """Return a column of rows whose time, for a time key, is not before what readers were told."""
+def refuse_early(column: Column, time: Column, key: str, watermark: int) -> Column:
+    """Return a column; a row whose time is before the published watermark of its time key is refused."""
     micros = F.unix_micros(time)
-    why = F.concat(F.lit(f"{_TOO_EARLY}{told} {key} "), micros.cast("string"))
-    return F.when(micros < told, _raise_refusal(why)).otherwise(column)
+    why = F.concat(F.lit(f"{_TOO_EARLY}{watermark} {key} "), micros.cast("string"))
+    return F.when(micros < watermark, _raise_refusal(why)).otherwise(column)
 
 
 def parse_refusal(message: str, sink: str) -> SinkRowRefused | None:
-    """Return the error for the row that has ended Spark's job, by what Spark says; None if it was something else."""
-    found = re.search(rf"{_REFUSED}(?P<why>[^\n;]*);", message)
-    if found is None:
+    """Return the error for a refused row, from the message of Spark's exception; None for any other exception."""
+    match = re.search(rf"{_REFUSED}(?P<why>[^\n;]*);", message)
+    if match is None:
         return None
-    why = found["why"]
+    why = match["why"]
     if why == _NO_KEY:
-        fact, rule = "A row has no key.", "An upsert takes the place of what had its key."
-        remedy = "Leave such rows out."
+        fact, rule = "A row has no key.", "With mode='upsert' a row replaces the row with the same key."
+        remedy = "Filter out rows without a key, such as df.where('id IS NOT NULL')."
     elif why == _RETRACTED:
-        fact, rule = f"A row is to be taken back: its {DIFF_COLUMN} is below 0.", "What was appended stays."
-        remedy = "Write with mode='upsert' and a key, or leave such rows out."
+        fact, rule = f"A row has a {DIFF_COLUMN} below 0.", "With mode='append' rows cannot be deleted."
+        remedy = f"Write with mode='upsert' and a key, or filter out such rows: df.where('{DIFF_COLUMN} >= 0')."
     else:
-        told, key, time = why.removeprefix(_TOO_EARLY).split(" ")
-        fact = f"A row has the time {time} for {key!r}, and readers were told that none before {told} comes."
-        rule = "What a sink says of time holds for all windows that come later."
-        remedy = "Give the sink a `lag`: as much as the times of its rows are behind the watermark of the query."
+        watermark, key, time = why.removeprefix(_TOO_EARLY).split(" ")
+        fact = f"A row has the time {time} for {key!r}, and the published watermark is {watermark}."
+        rule = "A sink must not write rows before the watermark that its readers already have."
+        remedy = "Give the sink a `lag`: how far the times of its rows are behind the watermark of the query."
     return SinkRowRefused(f"The sink {sink!r}: {fact}", rule=rule, remedy=remedy, sink=sink)
 
 

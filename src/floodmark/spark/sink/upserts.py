@@ -1,7 +1,7 @@
-"""Rows that take the place of others in a table of Delta Lake, by key: files that have such rows are written anew.
+"""Upserts into a Delta table: files that have rows with the keys of a batch are rewritten.
 
-What is left of a batch is computed once. What it changes in the table is computed from the version of the table that is
-seen, and once more if others have committed before it could be.
+The newest row of each key is computed once per batch. The files to rewrite are computed from the current version of
+the table, and again if another commit comes first.
 """
 
 from collections.abc import Sequence
@@ -26,95 +26,93 @@ from floodmark.spark.sink.files import IS_PRESENT, write_parquet
 
 _KEY_COUNT: Final = "keys"
 _PUT_COUNT: Final = "put"
-_BYTES_OF_FILE: Final = 64 << 20
-_ROWS_OF_FILE: Final = 1_000_000
-"""About how much is put into one file."""
+_BYTES_PER_FILE: Final = 64 << 20
+_ROWS_PER_FILE: Final = 1_000_000
 
 
 class Upsert:
-    """One batch that is put into a table: of each key the row that is to be there, or that none is to be."""
+    """The upsert of one batch: for each key a row to put into the table, or its deletion."""
 
     def __init__(self, newest: DataFrame, keys: Sequence[str], log: DeltaManifestLog) -> None:
-        """Put rows, as TableForm.newest has them, in the place of those with the same keys."""
+        """Upsert the result of `TableFormat.newest`."""
         self._newest = newest.persist()
         self._keys = list(keys)
         self._log = log
-        self._told: Row | None = None
+        self._summary: Row | None = None
 
     def run(self, attempt: str) -> list[ManifestPart]:
-        """Write the files of an attempt, and return how many rows it puts in place: those deleted do not count."""
-        told = self._told = self._told or self._evaluated()
-        if not told[_KEY_COUNT]:
+        """Write the files of an attempt, and return its parts; their row counts do not include deletions."""
+        summary = self._summary = self._summary or self._summarize()
+        if not summary[_KEY_COUNT]:
             return []
-        table = self._log.look()
+        table = self._log.reload()
         _check_nested_order(self._newest, table)
         files = table.files()
-        live = live_files(table.path, files.filter(may_overlap_bounds(files, self._bounds(told))))
+        live = live_files(table.path, files.filter(may_overlap_bounds(files, self._bounds(summary))))
         try:
-            touched = self._touched(live, table.arrow_schema)
-            if not touched and not told[_PUT_COUNT]:
-                # Also that nothing is there to be deleted holds for this version only.
-                return self._log.replaced(attempt, [], 0)
+            touched = self._touched_files(live, table.arrow_schema)
+            if not touched and not summary[_PUT_COUNT]:
+                # Nothing to delete: but that is true only for this version, so it is committed like any other change.
+                return self._log.replacement_parts(attempt, [], 0)
             sizes = dict(zip(files["path"].to_pylist(), files["size_bytes"].to_pylist(), strict=True))
-            size = sum(sizes[one.path] for one in touched)
+            size = sum(sizes[file.path] for file in touched)
             rows = self._rows(touched, table.arrow_schema)
-            few = rows.coalesce(1 + size // _BYTES_OF_FILE + told[_PUT_COUNT] // _ROWS_OF_FILE)
-            write_parquet(few, str(self._log.begin(attempt)), table.partition_by)
+            coalesced = rows.coalesce(1 + size // _BYTES_PER_FILE + summary[_PUT_COUNT] // _ROWS_PER_FILE)
+            write_parquet(coalesced, str(self._log.attempt_directory(attempt)), table.partition_by)
         except Exception as error:
-            if all(Path(one.place).exists() for one in live):
+            if all(Path(file.full_path).exists() for file in live):
                 raise
-            self._log.give_up(attempt)
+            self._log.discard(attempt)
             raise _files_removed(table) from error
-        return self._log.replaced(attempt, [one.path for one in touched], told[_PUT_COUNT])
+        return self._log.replacement_parts(attempt, [file.path for file in touched], summary[_PUT_COUNT])
 
-    def over(self) -> None:
-        """Let Spark forget what the batch has come to."""
+    def close(self) -> None:
+        """Release the cached rows."""
         self._newest.unpersist()
 
-    def _evaluated(self) -> Row:
-        """Return how many keys there are, how many rows are to be put, and the bounds of the keys."""
+    def _summarize(self) -> Row:
+        """Return the number of keys, the number of rows to put, and the bounds of the keys."""
         ends = []
         for name in self._keys:
             value = _as_bound(self._newest.schema[name].dataType, column_of(name))
             ends += [F.min(value).alias(f"first.{name}"), F.max(value).alias(f"last.{name}")]
         put = F.count_if(F.col(IS_PRESENT))
-        (told,) = self._newest.agg(F.count("*").alias(_KEY_COUNT), put.alias(_PUT_COUNT), *ends).collect()
-        return told
+        (summary,) = self._newest.agg(F.count("*").alias(_KEY_COUNT), put.alias(_PUT_COUNT), *ends).collect()
+        return summary
 
-    def _bounds(self, told: Row) -> dict[str, tuple[Any, Any]]:
-        found = {}
+    def _bounds(self, summary: Row) -> dict[str, tuple[Any, Any]]:
+        bounds = {}
         for name in self._keys:
-            ends = key_bounds(self._newest.schema[name].dataType, told[f"first.{name}"], told[f"last.{name}"])
+            ends = key_bounds(self._newest.schema[name].dataType, summary[f"first.{name}"], summary[f"last.{name}"])
             if ends is not None:
-                found[name] = ends
-        return found
+                bounds[name] = ends
+        return bounds
 
-    def _touched(self, live: list[LiveFile], schema: pa.Schema) -> list[LiveFile]:
+    def _touched_files(self, live: list[LiveFile], schema: pa.Schema) -> list[LiveFile]:
         """Return the files that have rows with the keys of the batch."""
         if not live:
             return []
-        there = read_live_files(self._newest.sparkSession, live, schema, self._keys, with_file=True)
-        found = {
-            path
-            for (path,) in there.join(self._named(), self._keys, "left_semi").select(FILE_COLUMN).distinct().collect()
-        }
-        return [one for one in live if one.path in found]
+        rows = read_live_files(self._newest.sparkSession, live, schema, self._keys, with_file=True)
+        matches = rows.join(self._key_rows(), self._keys, "left_semi").select(FILE_COLUMN).distinct().collect()
+        touched = {path for (path,) in matches}
+        return [file for file in live if file.path in touched]
 
     def _rows(self, touched: list[LiveFile], schema: pa.Schema) -> DataFrame:
-        """Return the rows that are to be there, and those that stay of files in which others do not."""
+        """Return the rows to put, and the other rows of the touched files."""
         columns = [column_of(name) for name in schema.names]
         put = self._newest.where(F.col(IS_PRESENT)).select(*columns)
         if not touched:
             return put
-        stay = read_live_files(self._newest.sparkSession, touched, schema).join(self._named(), self._keys, "left_anti")
-        return put.unionAll(stay.select(*columns))
+        old = read_live_files(self._newest.sparkSession, touched, schema)
+        kept = old.join(self._key_rows(), self._keys, "left_anti")
+        return put.unionAll(kept.select(*columns))
 
-    def _named(self) -> DataFrame:
+    def _key_rows(self) -> DataFrame:
         return self._newest.select(*(column_of(name) for name in self._keys))
 
 
 def _as_bound(kind: DataType, value: Column) -> Column:
-    """Return values as numbers or texts that have the same order; none for types whose files tell no sure bounds."""
+    """Return values as numbers or text of the same order; null for types without exact bounds in file statistics."""
     if isinstance(kind, IntegralType | StringType):
         return value
     if isinstance(kind, DateType):
@@ -123,7 +121,7 @@ def _as_bound(kind: DataType, value: Column) -> Column:
 
 
 def key_bounds(kind: DataType, first: Any, last: Any) -> tuple[Any, Any] | None:
-    """Return between which values keys are, as files tell them; None if that is not known."""
+    """Return the bounds of keys in the precision of file statistics; None if they are not known."""
     if first is None or last is None:
         return None
     try:
@@ -138,14 +136,14 @@ def key_bounds(kind: DataType, first: Any, last: Any) -> tuple[Any, Any] | None:
 
 
 def _check_nested_order(rows: DataFrame, table: DeltaCommits) -> None:
-    """Refuse columns that have columns inside in another order than the table: Spark puts rows together by order."""
+    """Refuse struct columns whose fields have another order than in the table: a union matches them by position."""
     for field in from_arrow_schema(table.arrow_schema, prefer_timestamp_ntz=True):
-        come, there = rows.schema[field.name].dataType.simpleString(), field.dataType.simpleString()
-        if come != there:
+        actual, expected = rows.schema[field.name].dataType.simpleString(), field.dataType.simpleString()
+        if actual != expected:
             raise TableUnfit(
-                f"The rows do not fit the table {table.path}: {field.name} is {there} there, and {come} in the rows.",
-                rule="Where rows take the place of others, what is inside of a column has the order of the table.",
-                remedy="Make the column with its parts in that order, or name another table.",
+                f"In the table {table.path} {field.name} is {expected}, and in the rows it is {actual}.",
+                rule="For mode='upsert' nested columns must have the type and the field order of the table.",
+                remedy="Build the column with F.struct and its fields in that order, or write to another table.",
                 table=str(table.path),
                 column=field.name,
             )
@@ -154,7 +152,7 @@ def _check_nested_order(rows: DataFrame, table: DeltaCommits) -> None:
 def _files_removed(table: DeltaCommits) -> TableConflict:
     return TableConflict(
         f"Files of version {table.version} of the table {table.path} were removed while they were read.",
-        rule="What takes the place of rows is computed from the files that have them.",
-        remedy="Compute it again, on a newer version.",
+        rule="An upsert reads the files that it replaces.",
+        remedy="Retry on a newer version of the table; the sink does that by itself.",
         table=str(table.path),
     )

@@ -1,7 +1,6 @@
-"""The driver's part of a streaming source whose rows are bound to timestamps: where batches begin and end.
+"""The driver side of a streaming source whose rows are bound to timestamps: where batches begin and end.
 
-Also what its tasks read, and the hold by which a query keeps timestamps from being compacted that Spark may
-ask for again.
+It also has the tasks of a batch, and the hold that protects the timestamps which Spark may read again from compaction.
 """
 
 import logging
@@ -27,69 +26,67 @@ from floodmark.streams.backend import LocalBackend
 
 
 class BoundSource(Protocol):
-    """A source that is bound as it grows."""
+    """A stream or topics with a binding history that grows."""
 
     source: str
     bindings: Bindings
 
     def history(self) -> BindingHistory:
-        """Return what is bound."""
+        """Return the stored bindings."""
         ...
 
     def tick(self, *, at_once: bool = False) -> BindingHistory:
-        """Bind what is new, if a tick is due or it must be done at once, and return all that is bound."""
+        """Bind new rows if a tick is due, or in any case if `at_once`; return the bindings."""
         ...
 
 
 class ReaderSettings(Protocol):
-    """In which portions a source is read."""
+    """The settings that limit the batches of a source."""
 
     @property
     def max_rows(self) -> int | None:
-        """How many rows a batch may have."""
+        """The most rows of a batch."""
 
     @property
     def max_event_time(self) -> int | None:
-        """How far the watermark may move in a batch, in microseconds."""
+        """How far the watermark may advance in a batch, in microseconds."""
 
     @property
     def settle(self) -> bool:
-        """Whether batches end where the watermark moves."""
+        """Whether batches end where the watermark advances."""
 
     @property
     def align(self) -> str | None:
-        """A name that queries have which move on together."""
+        """The name of the group of queries that advance together."""
 
     @property
     def max_ahead(self) -> int:
-        """How far ahead of the slowest of them it may be, in microseconds."""
+        """How far the query may be ahead of the slowest of its group, in microseconds."""
 
     @property
     def mark_rows(self) -> bool:
-        """Whether a row without data tells where the watermark is."""
+        """Whether each batch has a mark row: a row without data that has the watermark."""
 
     @property
     def reader(self) -> str | None:
-        """What tells this DataFrame from others, so that a query can be found that reads it."""
+        """The id of the DataFrame, by which a sink finds the query that reads it."""
 
 
 ROWS_PER_TASK: Final = 4_000_000
-"""A task of a Python source costs about a tenth of a second by itself, so there should be few."""
-
+"""Large, because a task of a Python source has an overhead of about 0.1 s."""
 
 IS_MARK: Final = "_is_mark"
-"""The column that tells a row with the watermark from a row of the stream."""
-
-
-_homes_by_location: dict[str, StreamHome] = {}
+"""The column that distinguishes mark rows from rows of the stream."""
 
 MarkRow = tuple[int, Mapping[str, int]]
-"""A timestamp, and the watermarks where it was read to its end."""
+"""A timestamp, and the watermarks at its end."""
+
+_homes_by_location: dict[str, StreamHome] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class TimeFilter:
-    """Rows whose time lies outside are left out; times are in the unit of the stream."""
+    """The range of event times to read, in the unit of the stream."""
 
     key: str
     lower: int | None
@@ -97,7 +94,7 @@ class TimeFilter:
 
 
 class ReadTask(InputPartition):
-    """What one task reads: rows that are bound, by timestamp; or the one row that tells where the watermark is."""
+    """The input of one task: ranges of bound rows, or a mark row."""
 
     def __init__(
         self, ranges: tuple[BoundRange, ...], only: TimeFilter | None = None, mark: MarkRow | None = None
@@ -108,58 +105,58 @@ class ReadTask(InputPartition):
 
 
 def open_home(location: str | None) -> StreamHome:
-    """Return the home at a place, opened once in each process."""
-    known = _homes_by_location.get(location or "")
-    if known is None:
-        known = _homes_by_location[location or ""] = StreamHome(
+    """Return the home at a location; it is opened once per process."""
+    home = _homes_by_location.get(location or "")
+    if home is None:
+        home = _homes_by_location[location or ""] = StreamHome(
             LocalBackend(Home.open_existing(location)), controller=False
         )
-    return known
+    return home
 
 
 _BATCHES_KEPT: Final = 100
-"""Spark keeps this many batches to go back to, unless it is told otherwise."""
+"""Spark's default for spark.sql.streaming.minBatchesToRetain."""
 _HOLD_HEARTBEAT_SECONDS: Final = 10.0
 _LOG: Final = logging.getLogger("floodmark.spark")
 
 
 class QueryHold:
-    """The hold of one query, under the incarnation that its offsets have: one that is started again goes on with it."""
+    """The hold of one query. Its holder is the incarnation in the query's offsets, so a restarted query keeps it."""
 
-    __slots__ = ("_beat_at", "_bound", "_committed", "_holder", "_ts")
+    __slots__ = ("_bound", "_committed", "_heartbeat_at", "_holder", "_ts")
 
     def __init__(self, bound: BoundSource) -> None:
-        """Hold nothing yet."""
+        """Make a hold that is not taken yet."""
         self._bound = bound
         self._holder: str | None = None
         self._ts = 0
         self._committed: deque[int] = deque(maxlen=_BATCHES_KEPT)
-        self._beat_at = 0.0
+        self._heartbeat_at = 0.0
 
     def take(self, history: BindingHistory, start: SourceOffset, now: float) -> None:
-        """Hold what the query may ask for from `start` on, and say from time to time that it is alive."""
+        """Hold the timestamps from `start` on, and send a heartbeat when one is due."""
         if history.upper == history.origin:
             return
         if self._holder == start.incarnation:
-            if now >= self._beat_at:
+            if now >= self._heartbeat_at:
                 self._advance(now)
             return
-        begun = history.origin if start.ts is None else start.ts
+        first_ts = history.origin if start.ts is None else start.ts
         if start.ts is not None and start.ts < history.since:
             _LOG.warning(
-                "The bindings of %r were compacted to %d, and the query goes on from %d: rows bound up to there are "
-                "judged by no watermark.",
+                "The bindings of %r were compacted to %d, but the query continues from %d: rows bound up to there have "
+                "no watermark.",
                 self._bound.source,
                 history.since,
                 start.ts,
             )
         self._holder = start.incarnation
         held = {hold.holder: hold.ts for hold in self._bound.bindings.holds(self._bound.source)}
-        self._ts = held.get(start.incarnation, max(history.since, min(begun, history.upper - 1)))
+        self._ts = held.get(start.incarnation, max(history.since, min(first_ts, history.upper - 1)))
         self._advance(now)
 
-    def committed(self, ts: int, now: float) -> None:
-        """Let go of what lies before the batches that Spark keeps, now that one more is done."""
+    def commit(self, ts: int, now: float) -> None:
+        """Release the timestamps before the batches that Spark retains, after a batch was committed."""
         is_full = len(self._committed) == _BATCHES_KEPT
         if is_full and self._holder is not None and self._committed[0] > self._ts:
             self._ts = self._committed[0]
@@ -167,12 +164,12 @@ class QueryHold:
         self._committed.append(ts)
 
     def _advance(self, now: float) -> None:
-        self._beat_at = now + _HOLD_HEARTBEAT_SECONDS
+        self._heartbeat_at = now + _HOLD_HEARTBEAT_SECONDS
         bindings, source, holder = self._bound.bindings, self._bound.source, self._holder or ""
         try:
             bindings.advance_hold(source, holder, self._ts)
         except UnknownHold:
-            # It is the first time, or somebody has released it, who took this query for dead.
+            # The hold is new, or was released because the query was taken for dead.
             bindings.hold(source, holder, max(self._ts, bindings.source(source).since), kind="query")
 
 
@@ -181,62 +178,62 @@ B = TypeVar("B", bound=BoundSource)
 S = TypeVar("S", bound=ReaderSettings)
 
 _ALIGNMENT_HEARTBEAT_SECONDS: Final = 10.0
-"""How often a query tells those that it is aligned with that it is alive."""
-_PATIENCE_SECONDS: Final = 30.0
+_RETRY_SECONDS: Final = 30.0
 _NO_LIMIT: Final = 2**62
 
 
 class BoundReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[B, S]):
-    """Lives on the driver as long as its query runs; a copy of it in every task reads rows.
+    """Decides the batches of a query on the driver as long as it runs; a pickled copy reads rows in every task.
 
-    An offset is a `SourceOffset`: where the batch ends, and the watermark that it promises there. Spark keeps it in its
-    own log before the batch runs, so a batch that runs again is the same.
+    An offset is a `SourceOffset`: where the batch ends, and the watermark there. Spark logs it before the batch runs,
+    so a retried batch is the same.
     """
 
     look_seconds: float = 0.05
-    """How often it is looked whether there is more to be bound."""
+    """The least time between two ticks."""
 
     def __init__(self, settings: S, location: str) -> None:
         self._settings = settings
         self._location = location
         self._bound: B | None = None
         self._until: int | None = None
-        self._has_told_all = False
+        self._has_bound_final_times = False
         self._hold: QueryHold | None = None
-        self._look_at = 0.0
-        self._told: tuple[float, object] = (0.0, None)
+        self._next_tick_at = 0.0
+        self._next_report_at = 0.0
+        self._reported: object = None
         self._stops: QueryStops | None = None
         self._has_stops: bool | None = None
 
     @abstractmethod
     def _open(self) -> B:
-        """Return the source, opened anew."""
+        """Open the source."""
 
     @abstractmethod
-    def _first(self, bound: B) -> Mapping[int, int] | None:
+    def _starting_offsets(self, bound: B) -> Mapping[int, int] | None:
         """Return where a query without a checkpoint begins; None for the head."""
 
     @abstractmethod
     def _time_key(self, bound: B) -> tuple[str, str]:
-        """Return the time key that limits go by, and its unit."""
+        """Return the time key of limits, and its unit."""
 
-    def _final(self, bound: B) -> Mapping[int, int] | None:
-        """Return where reading ends for good; None for nowhere."""
+    def _ending_offsets(self, bound: B) -> Mapping[int, int] | None:
+        """Return where the query stops reading; None if it does not."""
         return None
 
-    def _most_rows(self, bound: B) -> int | None:
+    def _max_rows(self, bound: B) -> int | None:
         return self._settings.max_rows
 
     def _is_limited(self) -> bool:
         return bool(self._settings.max_rows or self._settings.max_event_time or self._settings.settle)
 
-    def _last_word(self, bound: B) -> BindingHistory | None:
-        """Return the history with what became known of time by reading, when all that is available was read."""
+    def _bind_final_times(self, bound: B) -> BindingHistory | None:
+        """Bind the event times found in the rows, after an availableNow query has read all; None if there are none."""
         return None
 
     @abstractmethod
-    def _parts(self, bound: B, ranges: Sequence[BoundRange], mark: MarkRow | None) -> Sequence[ReadTask]:
-        """Return ranges as tasks."""
+    def _tasks(self, bound: B, ranges: Sequence[BoundRange], mark: MarkRow | None) -> Sequence[ReadTask]:
+        """Return the tasks that read these ranges."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {"settings": self._settings, "location": self._location}
@@ -245,68 +242,69 @@ class BoundReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[B
         self.__init__(state["settings"], state["location"])  # type: ignore[misc]
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark calls it by this name
-        """Return where a query without a checkpoint begins."""
+        """Return the first offset of a query without a checkpoint."""
 
         def begin() -> dict[str, Any]:
-            bound = self._opened()
+            bound = self._bound_source()
             incarnation = uuid4().hex
-            start = self._first(bound)
+            start = self._starting_offsets(bound)
             first = SourceOffset(incarnation, None, {})
             if start is not None:
                 first = offset_at_cut(bound.tick(at_once=True), incarnation, start)
             if self._settings.reader is not None:
-                self._query_readers().begin(self._settings.reader, bound.source, first)
+                self._query_readers().register(self._settings.reader, bound.source, first)
             return first.save()
 
-        return self._patiently(begin)
+        return self._retry_while_away(begin)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark calls it by this name
-        """Return that there is a limit; what it is, only this reader knows."""
+        """Return whether batches are limited: `latestOffset` applies the limits itself."""
         return ReadMaxRows(self._settings.max_rows or _NO_LIMIT) if self._is_limited() else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark calls it by this name
-        """Bind what is there now; the query ends when it has read that."""
+        """Bind all rows that are there now; the query ends when it has read them."""
 
         def bind() -> int:
-            return self._opened().tick(at_once=True).upper - 1
+            return self._bound_source().tick(at_once=True).upper - 1
 
-        self._until = self._patiently(bind)
+        self._until = self._retry_while_away(bind)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Return where the next batch ends, or `start` if there is nothing new."""
 
         def find() -> dict[str, Any]:
-            bound = self._opened()
+            bound = self._bound_source()
             before = SourceOffset.load(start)
-            history = self._ticked(bound)
-            self._held(bound).take(history, before, time.monotonic())
-            stops = self._stops_of(before)
-            after = self._next(bound, history, before, limit)
-            if after == before and self._until is not None and not self._has_told_all:
-                self._has_told_all = True
-                told = self._last_word(bound)
-                if told is not None and told.upper - 1 > self._until:
-                    self._until = told.upper - 1
-                    after = self._next(bound, told, before, limit)
+            history = self._current_history(bound)
+            self._query_hold(bound).take(history, before, time.monotonic())
+            stops = self._query_stops(before)
+            after = self._next_end(bound, history, before, limit)
+            if after == before and self._until is not None and not self._has_bound_final_times:
+                self._has_bound_final_times = True
+                final = self._bind_final_times(bound)
+                if final is not None and final.upper - 1 > self._until:
+                    self._until = final.upper - 1
+                    after = self._next_end(bound, final, before, limit)
             if stops is not None:
-                after = _stop_or_settle(stops, before, after)
+                after = _apply_stops(stops, before, after)
             return start if after == before else after.save()
 
-        return self._patiently(find)
+        return self._retry_while_away(find)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[ReadTask]:
-        """Return what the tasks of a batch read."""
+        """Return the tasks of a batch."""
         before, after = SourceOffset.load(start), SourceOffset.load(end)
-        bound = self._patiently(self._opened)
-        return self._parts(bound, bound_ranges(self._patiently(bound.history), before, after), self._mark(after))
+        bound = self._retry_while_away(self._bound_source)
+        ranges = bound_ranges(self._retry_while_away(bound.history), before, after)
+        return self._tasks(bound, ranges, self._mark_row(after))
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Let go of timestamps that Spark will not ask for again."""
+        """Release timestamps that Spark will not read again."""
         ts, hold = SourceOffset.load(end).ts, self._hold
         if ts is not None and hold is not None:
-            self._patiently(lambda: hold.committed(ts, time.monotonic()))
+            self._retry_while_away(lambda: hold.commit(ts, time.monotonic()))
 
-    def _opened(self) -> B:
+    def _bound_source(self) -> B:
         if self._bound is None:
             self._bound = self._open()
         return self._bound
@@ -314,80 +312,80 @@ class BoundReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[B
     def _query_readers(self) -> QueryReaders:
         return QueryReaders(open_home(self._location).home)
 
-    def _stops_of(self, start: SourceOffset) -> QueryStops | None:
-        """Return where a query that writes exactly once must stop; they are looked up anew until they are passed."""
+    def _query_stops(self, start: SourceOffset) -> QueryStops | None:
+        """Return where batches of an exactly-once query must end; they are read again until all are passed."""
         if self._settings.reader is None or self._has_stops is False:
             return None
-        if self._stops is None or self._stops.left:
+        if self._stops is None or self._stops.remaining:
             self._stops = self._query_readers().stops(start.incarnation)
             self._has_stops = self._stops is not None
         return self._stops
 
-    def _ticked(self, bound: B) -> BindingHistory:
-        """Return what is bound by now. Spark asks a hundred times a second; to look for more costs some queries."""
+    def _current_history(self, bound: B) -> BindingHistory:
+        """Return the bindings. Spark asks a hundred times a second, and a tick costs several store queries."""
         now = time.monotonic()
-        if self._until is not None or now < self._look_at:
+        if self._until is not None or now < self._next_tick_at:
             return bound.history()
         history = bound.tick()
-        self._look_at = now + self.look_seconds
+        self._next_tick_at = now + self.look_seconds
         return history
 
-    def _held(self, bound: B) -> QueryHold:
+    def _query_hold(self, bound: B) -> QueryHold:
         if self._hold is None:
             self._hold = QueryHold(bound)
         return self._hold
 
-    def _mark(self, after: SourceOffset) -> MarkRow | None:
+    def _mark_row(self, after: SourceOffset) -> MarkRow | None:
         if not self._settings.mark_rows or not after.watermarks or after.ts is None:
             return None
         return after.ts, dict(after.watermarks)
 
-    def _next(self, bound: B, history: BindingHistory, start: SourceOffset, limit: ReadLimit) -> SourceOffset:
-        """Return where the next batch ends, or `start` if there is nothing new or others are to be waited for."""
-        limits: BatchLimits | None = self._limits(bound, limit)
+    def _next_end(self, bound: B, history: BindingHistory, start: SourceOffset, limit: ReadLimit) -> SourceOffset:
+        """Return where the next batch ends, or `start` if there is nothing new or a slower query must catch up."""
+        limits: BatchLimits | None = self._batch_limits(bound, limit)
         if limits is not None and self._settings.align is not None:
-            limits = self._aligned(bound, history, start, limits)
+            limits = self._align_limits(bound, history, start, limits)
         return start if limits is None else next_offset(history, start, limits)
 
-    def _limits(self, bound: B, limit: ReadLimit) -> BatchLimits:
-        settings, end = self._settings, self._final(bound)
+    def _batch_limits(self, bound: B, limit: ReadLimit) -> BatchLimits:
+        settings, end = self._settings, self._ending_offsets(bound)
         if isinstance(limit, ReadAllAvailable):
             return BatchLimits(until=self._until, end=end)
         key, unit = self._time_key(bound)
         most = settings.max_event_time
         event_time = None if most is None else (key, max(1, micros_in_unit(unit, most)))
         return BatchLimits(
-            rows=self._most_rows(bound), event_time=event_time, until=self._until, end=end, at_marks=settings.settle
+            rows=self._max_rows(bound), event_time=event_time, until=self._until, end=end, at_marks=settings.settle
         )
 
-    def _aligned(
+    def _align_limits(
         self, bound: B, history: BindingHistory, start: SourceOffset, limits: BatchLimits
     ) -> BatchLimits | None:
-        """Return the limits with what the others allow, or None if they are to be waited for."""
+        """Return the limits with the bound that aligned queries set, or None if a slower one must catch up first."""
         key, unit = self._time_key(bound)
-        together = AlignedReaders(open_home(self._location).home, self._settings.align or "")
-        mine = start.watermarks.get(key)
+        group = AlignedReaders(open_home(self._location).home, self._settings.align or "")
+        watermark = start.watermarks.get(key)
         is_caught_up = next_offset(history, start, limits) == start
-        now, told = time.monotonic(), (mine, is_caught_up)
-        if told != self._told[1] or now >= self._told[0]:
-            self._told = (now + _ALIGNMENT_HEARTBEAT_SECONDS, told)
-            micros = None if mine is None else micros_from_unit(mine, unit)
-            together.report(start.incarnation, micros, is_caught_up=is_caught_up)
-        slowest = together.slowest_other(start.incarnation)
+        now, report = time.monotonic(), (watermark, is_caught_up)
+        if report != self._reported or now >= self._next_report_at:
+            self._next_report_at, self._reported = now + _ALIGNMENT_HEARTBEAT_SECONDS, report
+            micros = None if watermark is None else micros_from_unit(watermark, unit)
+            group.report(start.incarnation, micros, is_caught_up=is_caught_up)
+        slowest = group.slowest_other(start.incarnation)
         if slowest is None:
             return limits
         most = micros_in_unit(unit, slowest + self._settings.max_ahead)
-        # A query that reads what is available now would take a pause for its end.
-        if mine is not None and mine > most and self._until is None:
+        # An availableNow query never waits here: Spark would take an unchanged offset for the end.
+        if watermark is not None and watermark > most and self._until is None:
             return None
         return replace(limits, time_at_most=(key, most))
 
-    def _patience(self) -> float:
-        return _PATIENCE_SECONDS
+    def _retry_seconds(self) -> float:
+        return _RETRY_SECONDS
 
-    def _patiently(self, action: Callable[[], T]) -> T:
-        """Return what an action returns; if the home or Kafka is away, try again for a while."""
-        give_up = time.monotonic() + self._patience()
+    def _retry_while_away(self, action: Callable[[], T]) -> T:
+        """Return the result of an action; retry it for a while if the home or Kafka is not available."""
+        give_up = time.monotonic() + self._retry_seconds()
         pause = 0.05
         while True:
             try:
@@ -399,12 +397,12 @@ class BoundReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[B
                 pause = min(2 * pause, 2.0)
 
 
-def _stop_or_settle(stops: QueryStops, before: SourceOffset, after: SourceOffset) -> SourceOffset:
-    """Return where a batch ends that must stop, or, where there is nothing to be read, settles."""
-    if stops.left:
-        return clip_to_stop(stops.source, stops.left, before, after)
-    if after == before and stops.settles and before.watermarks and before.step == 0:
-        # Windows come out in the batch after the one that has closed them, and Spark makes none by itself.
+def _apply_stops(stops: QueryStops, before: SourceOffset, after: SourceOffset) -> SourceOffset:
+    """Return the end of a batch of an exactly-once query: clipped to its next stop, or one extra empty batch."""
+    if stops.remaining:
+        return clip_to_stop(stops.source, stops.remaining, before, after)
+    if after == before and stops.extra_empty_batch and before.watermarks and before.step == 0:
+        # An extra empty batch, so that windows closed by the last batch are emitted.
         return replace(before, step=1)
     return after
 
@@ -412,25 +410,25 @@ def _stop_or_settle(stops: QueryStops, before: SourceOffset, after: SourceOffset
 def split_into_tasks(
     ranges: Sequence[BoundRange], rows_per_task: int, only: TimeFilter | None = None, mark: MarkRow | None = None
 ) -> list[ReadTask]:
-    """Return ranges as tasks of about equal size, each of one partition; a mark has its own."""
-    parts: list[ReadTask] = []
-    taken: list[BoundRange] = []
+    """Return tasks of at most `rows_per_task` rows, each of one partition; a mark row gets its own task."""
+    tasks: list[ReadTask] = []
+    collected: list[BoundRange] = []
     room = rows_per_task
-    for one in ranges:
-        first = one.first
-        while first < one.end:
-            if taken and (taken[-1].partition != one.partition or not room):
-                parts.append(ReadTask(tuple(taken), only))
-                taken, room = [], rows_per_task
-            end = min(one.end, first + room)
-            taken.append(replace(one, first=first, end=end))
+    for bound_range in ranges:
+        first = bound_range.first
+        while first < bound_range.end:
+            if collected and (collected[-1].partition != bound_range.partition or not room):
+                tasks.append(ReadTask(tuple(collected), only))
+                collected, room = [], rows_per_task
+            end = min(bound_range.end, first + room)
+            collected.append(replace(bound_range, first=first, end=end))
             room -= end - first
             first = end
-    if taken:
-        parts.append(ReadTask(tuple(taken), only))
+    if collected:
+        tasks.append(ReadTask(tuple(collected), only))
     if mark is not None:
-        parts.append(ReadTask((), mark=mark))
-    return parts
+        tasks.append(ReadTask((), mark=mark))
+    return tasks
 
 
 def micros_from_unit(time: int, unit: str) -> int:

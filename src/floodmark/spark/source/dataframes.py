@@ -1,4 +1,4 @@
-"""Streams and topics as streaming DataFrames, with their watermark, and what is late in them by its place."""
+"""Streams and topics as streaming DataFrames with a watermark, and the treatment of late rows by their position."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from floodmark.spark.source.topic_settings import OnBadValue, ValueFormat
 
 LateRows = Literal["keep", "strict", "only"]
-
+"""What happens to rows behind the watermark of their position."""
 
 TimeOrCut = datetime | int | Position
 """A time, as a datetime or in the unit of the stream, or a cut."""
@@ -55,7 +55,7 @@ def read_stream(
     operators: Operators = "any",
     source: str | None = None,
 ) -> DataFrame:
-    """Return a stream as a streaming DataFrame, with the watermark that its writers have noted.
+    """Return a stream as a streaming DataFrame, with the watermark that its writers have stated.
 
     ```python
     import floodmark as fm
@@ -65,37 +65,50 @@ def read_stream(
     per_minute = orders.groupBy(F.window("order_time", "1 minute")).count()
     ```
 
-    It has the columns of the stream, and where each row lies: `_segment` and `_offset`, the timestamp `_ts` that it is
-    bound to, and the watermarks there, `_w`, one for each time key. These stay the same for every query, however its
-    batches are cut and however often it is started again.
+    Besides the columns of the stream a row has its position (`_segment`, `_offset`), the timestamp it is bound to
+    (`_ts`), and the watermark of each time key at that timestamp (`_w`). These are the same in every query, however its
+    batches are cut and however often it is restarted.
 
-    With `columns` only those are read: Spark cannot tell the source by itself which ones a query needs. The event time
-    is always among them; `_segment`, `_offset`, `_ts` and `_w` only if they are named.
+    Args:
+        spark: The session.
+        stream: The name of the stream, such as "shop/orders".
+        home: The home of the stream: a directory or a PostgreSQL URL; by default `.floodmark`.
+        columns: The columns to read, by default all. Spark does not push a selection down to a Python source, so naming
+            columns saves time. The event time is always read; `_segment`, `_offset`, `_ts` and `_w` only if named.
+        key: The time key whose column is the event time; by default the first.
+        late: What happens to a row whose time is before the watermark of its position. "keep" leaves it to Spark's
+            operators, which drop rows that are too late in their batch. "strict" removes it: then windows, chained
+            windows and interval joins depend on the data alone. "only" returns the removed rows, with `_key`,
+            `_watermark` and `_lateness` in microseconds. For single windows `fm.window` keeps more rows than "strict".
+        start: The time or cut at which to begin; by default the head. Rows before a time are left out.
+        end: The time or cut at which to end; by default never. With a time, reading ends once the watermark reaches it.
+        max_rows: The most rows of a batch.
+        max_bytes: About the most bytes of a batch.
+        max_event_time: How far the watermark may advance in a batch, such as "1 hour" for a query over the past.
+        align: The name of a group of queries that advance together; all of them must name it.
+        max_ahead: How far the query may be ahead of the slowest query of its group that still has rows to read.
+        settle: Whether batches end where the watermark advances, followed by an empty batch. Then the result of
+            dropDuplicatesWithinWatermark depends on the data alone, too.
+        operators: As in `follow_marks`.
+        source: The id of the binding history, by default the name of the stream. Queries with the same id share it.
 
-    `late` says what becomes of a row whose time is before the watermark of its place. "keep" leaves it to Spark's
-    operators, which drop what is too late for the batch it happens to be in. With "strict" it is taken out, and
-    windows, chained windows and joins over an interval of time are a function of the data alone. "only" gives the rows
-    that "strict" takes out, with `_key`, `_watermark` and `_lateness` (in microseconds); `fm.window` is less strict.
-    `key` names the time key whose column is the event time, by default the first; `operators` is that of
-    `follow_marks`.
+    Returns:
+        A streaming DataFrame with a watermark on the event-time column.
 
-    `start` and `end` are times or cuts. By time, rows outside are left out, and nothing is read any more once the
-    writers have come to the end. `max_rows`, `max_bytes` and `max_event_time` bound a batch: with
-    `max_event_time="1 hour"` a query over the past moves on by an hour at a time. Those that name the same `align` move
-    on together: while another has anything to read, none is more than `max_ahead` and a timestamp before it. `settle`
-    ends batches where the watermark moves and lets an empty one follow, so that deduplication within the watermark is a
-    function of the data too. Two queries that read under the same `source`, by default the name of the stream, share
-    one history of bindings.
+    Raises:
+        UnknownStream: There is no such stream.
+        UnsupportedFrame: The stream has no TIMESTAMP column for the time key.
+        InvalidOption: An option has an invalid value.
     """
     require_one_of("late", late, get_args(LateRows))
     require_known_operators(operators)
     require_supported(spark)
-    kept = Home.open_existing(home)
-    with StreamHome(LocalBackend(kept), controller=False) as streams:
+    opened_home = Home.open_existing(home)
+    with StreamHome(LocalBackend(opened_home), controller=False) as streams:
         opened = streams.stream(stream)
         time_key = opened.settings.key(key)
         column = _stream_event_time_column(opened, time_key)
-        location = kept.location
+        location = opened_home.location
     options = {
         "stream": stream,
         "home": location,
@@ -115,12 +128,12 @@ def read_stream(
     if max_event_time is not None:
         options["maxEventTimePerTrigger"] = f"{duration_micros(max_event_time, 'max_event_time', least=1)} microseconds"
     read = spark.readStream.format("floodmark").options(**options).load()
-    judged = _select_by_lateness(_follow_mark_rows(read, column, time_key, operators), column, time_key, late)
-    return judged if columns is None or late == "keep" or "_w" in columns else judged.drop("_w")
+    rows = _select_by_lateness(_follow_mark_rows(read, column, time_key, operators), column, time_key, late)
+    return rows if columns is None or late == "keep" or "_w" in columns else rows.drop("_w")
 
 
 def window(df: DataFrame, duration: str, slide: str | None = None) -> DataFrame:
-    """Return a stream's rows with a column `window` for each window that is still open at the place of the row.
+    """Return the rows of a stream with a column `window`, once for each window that is open at the row's position.
 
     ```python
     import floodmark as fm
@@ -129,8 +142,19 @@ def window(df: DataFrame, duration: str, slide: str | None = None) -> DataFrame:
     per_minute = fm.window(orders, "1 minute").groupBy("window").count()
     ```
 
-    A row that comes after the watermark has passed its time, but not the end of its window, still counts; one whose
-    windows are all closed at its place is left out. That depends on the stream alone, not on how batches fall.
+    A late row still counts as long as the watermark of its position has not passed the end of its window. A row whose
+    windows are all closed is left out. The result depends on the stream alone, not on how batches are cut.
+
+    Args:
+        df: What `read_stream` or `read_topics` returns, with its event time and `_w`.
+        duration: The length of a window, such as "1 minute".
+        slide: The time between the starts of two windows; by default `duration`.
+
+    Returns:
+        The rows with the column `window`, to group by.
+
+    Raises:
+        UnsupportedFrame: The DataFrame is another one, or its event time or `_w` was dropped.
     """
     event_time = _require_stamped_event_time(df)
     stamp = _stamped_watermark(event_time.metadata[TIME_KEY_METADATA])
@@ -139,7 +163,7 @@ def window(df: DataFrame, duration: str, slide: str | None = None) -> DataFrame:
 
 
 def read_bindings(spark: SparkSession, source: str, *, home: str | Path | None = None) -> DataFrame:
-    """Return the bindings of a source as a DataFrame: which offsets of which partition are bound to which timestamp.
+    """Return the bindings of a source as a DataFrame: the offsets of each partition by timestamp.
 
     ```python
     import floodmark as fm
@@ -147,17 +171,23 @@ def read_bindings(spark: SparkSession, source: str, *, home: str | Path | None =
     fm.read_bindings(fm.session(), "shop/orders").where("partition = 0").orderBy("ts").show()
     ```
 
-    The columns are `source`, `partition`, `ts` in microseconds, `first_offset` and `end_offset`.
+    Args:
+        spark: The session.
+        source: The id of the binding history: by default the name of the stream.
+        home: The home of the bindings: a directory or a PostgreSQL URL; by default `.floodmark`.
+
+    Returns:
+        A batch DataFrame with the columns `source`, `partition`, `ts` in microseconds, `first_offset` and `end_offset`.
     """
-    with Home.open_existing(home) as kept:
-        return spark.createDataFrame(Bindings(kept).table(source))
+    with Home.open_existing(home) as opened_home:
+        return spark.createDataFrame(Bindings(opened_home).table(source))
 
 
 def _follow_mark_rows(read: DataFrame, column: str, key: str, operators: Operators) -> DataFrame:
-    """Return the data rows, with the watermark that the rows without data tell in the column of the event time."""
-    told = F.when(column_of(IS_MARK), spark_watermark(column_of(column), operators))
-    moved = read.withColumn(IS_MARK, told).withWatermark(IS_MARK, "0 seconds")
-    # The second term is never true, but Spark does not know: see follow_marks.
+    """Return the data rows, with the watermark that mark rows have in the event-time column."""
+    watermark = F.when(column_of(IS_MARK), spark_watermark(column_of(column), operators))
+    moved = read.withColumn(IS_MARK, watermark).withWatermark(IS_MARK, "0 seconds")
+    # The second term is an optimizer barrier, as in follow_marks.
     data = moved.where(column_of(IS_MARK).isNull() | (F.spark_partition_id() < 0))
     fields = [field for field in read.schema.fields if field.name != IS_MARK]
     return data.select(
@@ -187,9 +217,9 @@ def _require_stamped_event_time(df: DataFrame) -> StructField:
         if EVENT_TIME_METADATA in field.metadata and TIME_KEY_METADATA in field.metadata and "_w" in names:
             return field
     raise UnsupportedFrame(
-        "The DataFrame does not come from read_stream, or has lost its event time or `_w` on the way.",
-        rule="A row is judged by the watermark that the source has stamped on it.",
-        remedy="Call it on what read_stream returns, before other columns are selected.",
+        "The DataFrame has no event time of read_stream or read_topics, or no `_w`.",
+        rule="window compares each row with the watermark in `_w`.",
+        remedy="Call window on what read_stream returns, before columns are selected or renamed.",
     )
 
 
@@ -203,8 +233,8 @@ def _stream_event_time_column(stream: Stream, key: str) -> str:
     if column is None or kind is None or not pa.types.is_timestamp(kind) or kind.tz is None:
         raise UnsupportedFrame(
             f"The stream {stream.name!r} has no column of type TIMESTAMP for the key {key!r}.",
-            rule="Spark's event time is a column of that type.",
-            remedy="Create the stream with a schema and time_columns; or read it with format('floodmark').",
+            rule="Spark's event time must be a column of that type.",
+            remedy="Create the stream with a schema and time_columns, or use spark.readStream.format('floodmark').",
             stream=stream.name,
             key=key,
         )
@@ -212,7 +242,7 @@ def _stream_event_time_column(stream: Stream, key: str) -> str:
 
 
 def _columns_to_read(columns: Sequence[str], event_time: str, late: LateRows) -> list[str]:
-    """Return the columns to be read: those that are asked for, and those without which rows cannot be judged."""
+    """Return the columns to read: the named ones, the event time, and `_w` if late rows are selected by it."""
     return list(dict.fromkeys([*columns, event_time, *(() if late == "keep" else ("_w",))]))
 
 
@@ -258,7 +288,7 @@ def read_topics(
     settle: bool = False,
     operators: Operators = "any",
 ) -> DataFrame:
-    """Return topics of Kafka as a streaming DataFrame, with a watermark that is the least over their partitions.
+    """Return Kafka topics as a streaming DataFrame, with a watermark that is the minimum over their partitions.
 
     ```python
     import floodmark as fm
@@ -277,37 +307,67 @@ def read_topics(
     per_minute = orders.groupBy(F.window("order_time", "1 minute")).count()
     ```
 
-    Without a `value_format` it has the columns of Spark's own source: key, value, topic, partition, offset, timestamp,
-    timestampType, and headers with `include_headers`. With "json" and a `schema`, or "avro" and an `avro_schema`, it
-    has the columns of the values, and then those of Kafka with `_kafka_` before their names. `_ts` is the timestamp
-    that a row is bound to, and `_w` the watermark there; both stay the same for every query that reads under the same
-    `source`, however often it is started again.
+    Without `value_format` it has the columns of Spark's own source: key, value, topic, partition, offset, timestamp,
+    timestampType. With it, it has the columns of the values, then Kafka's with the prefix `_kafka_`. Each row also has
+    the timestamp it is bound to (`_ts`) and the watermark there (`_w`); both are the same in every query with the same
+    `source`, however often it is restarted.
 
-    A value that cannot be decoded ends the query, unless `on_bad_value` is "null", which gives a row of nulls and says
-    why in `_bad`, or "dead-letter", which sends the record to `dead_letter_topic` and leaves it out; a task that runs
-    again may send it twice. If only some `columns` are read, a query that fails on bad values looks at those alone.
+    The watermark of a partition is its newest event time minus `delay`. An empty partition holds the watermark back.
+    Event times in values become known when the rows are read, and count from the next binding on.
 
-    The event time is `timestamp_column`, a TIMESTAMP, or a BIGINT with `timestamp_unit`, which is then `_event_time`;
-    without it, Kafka's own timestamp. The watermark of a partition is its greatest time less `delay`, that of the
-    source the least of them. One that is empty holds it, until it has had nothing new for `idle` and everything in it
-    was read. A row that is further ahead of the clock than `future` does not move it. Times in values are known when
-    they were read, and count from the next binding on. If a topic has a marks topic beside it, that tells the
-    watermark; `marks` can "require" or "ignore" it, and `key` names one of several.
+    Args:
+        spark: The session.
+        topics: The name of a topic, or several.
+        servers: The brokers, such as "localhost:9092".
+        options: Options of Kafka's client, such as {"kafka.sasl.password": ...}. They are never shown or stored.
+        home: Where bindings are stored: a directory or a PostgreSQL URL; by default `.floodmark`.
+        source: The id of the binding history; by default the cluster and the topics.
+        columns: The columns to read, by default all. The event time is always read. With on_bad_value="fail" only the
+            columns that are read are checked.
+        value_format: "json" (needs `schema`) or "avro" (needs `avro_schema`); by default values stay bytes.
+        schema: The columns of the values, as a Spark DDL schema.
+        avro_schema: The schema that Avro values were written with, as JSON text or a mapping.
+        avro_framed: Whether Avro values begin with a schema registry id.
+        on_bad_value: What happens to a value that cannot be decoded. "fail", the default, fails the query; "null" gives
+            a row of nulls with the reason in `_bad`; "dead-letter" sends the record to `dead_letter_topic` and leaves
+            the row out (a retried task may send it twice).
+        dead_letter_topic: The topic for records with bad values.
+        timestamp_column: The column of the values that is the event time; by default Kafka's timestamp. It is a
+            TIMESTAMP, or a BIGINT with `timestamp_unit`, which becomes the column `_event_time`.
+        timestamp_unit: "s", "ms" or "us".
+        key: The name of the time key; also selects the key of a marks topic that has several.
+        delay: How much out of order the rows of a partition may be.
+        idle: After this long without new rows a partition that was read to its end no longer holds the watermark back.
+        future: Rows further ahead of the clock than this do not move the watermark; by default all rows do.
+        marks: Whether a marks topic beside a topic states the watermark: "auto" if there is one, "require" or "ignore".
+        include_headers: Whether there is a column with the headers.
+        start: Where a query without a checkpoint begins: "earliest", "latest", or {topic: {partition: offset}}.
+        late: As in `read_stream`.
+        max_rows: The most rows of a batch.
+        max_event_time: How far the watermark may advance in a batch.
+        align: As in `read_stream`.
+        max_ahead: As in `read_stream`.
+        settle: As in `read_stream`.
+        operators: As in `follow_marks`.
 
-    `start` is "earliest", "latest", or offsets by topic and partition. `options` are those of Kafka's client, such as
-    {"kafka.sasl.password": ...}, which are not shown anywhere. `late`, `operators`, and what bounds or aligns batches
-    are those of `read_stream`.
+    Returns:
+        A streaming DataFrame with a watermark on the event-time column.
+
+    Raises:
+        InvalidOption: An option has an invalid value, or lacks another one.
+        UnknownColumn: There is no column `timestamp_column`, or one of `columns`.
+        SchemaInvalid: The schema cannot be parsed, or collides with columns that the source adds.
     """
-    # Loaded here: whoever does not read topics needs no client for Kafka.
+    # Imported here: only topics need Kafka's client.
     from floodmark.spark.source.topic_settings import TopicSettings, topic_event_time_column
 
     require_one_of("late", late, get_args(LateRows))
     require_known_operators(operators)
     require_supported(spark)
     names = [topics] if isinstance(topics, str) else list(topics)
-    with Home.open(home) as kept:
-        location = kept.location
-    given: dict[str, Any] = {
+    with Home.open(home) as opened_home:
+        location = opened_home.location
+    values: dict[str, Any] = {
         "subscribe": ",".join(names),
         "kafka.bootstrap.servers": servers,
         "home": location,
@@ -336,14 +396,14 @@ def read_topics(
         "reader": uuid4().hex,
         **(options or {}),
     }
-    chosen = {name: value for name, value in given.items() if value is not None}
-    settings = TopicSettings.of(chosen)
+    reader_options = {name: value for name, value in values.items() if value is not None}
+    settings = TopicSettings.of(reader_options)
     column, time_key = topic_event_time_column(settings), settings.time_key
     if columns is not None:
-        chosen["columns"] = json.dumps(_columns_to_read(columns, column, late))
-    read = spark.readStream.format("floodmark").options(**chosen).load()
-    judged = _select_by_lateness(_follow_mark_rows(read, column, time_key, operators), column, time_key, late)
-    return judged if columns is None or late == "keep" or "_w" in columns else judged.drop("_w")
+        reader_options["columns"] = json.dumps(_columns_to_read(columns, column, late))
+    read = spark.readStream.format("floodmark").options(**reader_options).load()
+    rows = _select_by_lateness(_follow_mark_rows(read, column, time_key, operators), column, time_key, late)
+    return rows if columns is None or late == "keep" or "_w" in columns else rows.drop("_w")
 
 
 def _duration_option(duration: Duration | None, option: str, least: int = 0) -> str | None:

@@ -1,4 +1,4 @@
-"""The format "floodmark": streams (and through it topics) as they grow, or as a snapshot of one moment."""
+"""The format "floodmark": reads a stream continuously or as a snapshot, and passes topics on to `topic_reader`."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
 
 class FloodmarkSource(DataSource):
-    """`spark.readStream.format("floodmark").option("stream", "shop/orders")`, and the same with `spark.read`.
+    """The data source behind `spark.readStream.format("floodmark").option("stream", "shop/orders")` and `spark.read`.
 
-    With the option `subscribe` it reads topics of Kafka.
+    With the option `subscribe` it reads Kafka topics.
     """
 
     @classmethod
@@ -56,52 +56,53 @@ class FloodmarkSource(DataSource):
         return stream_spark_schema(open_home(settings.home).stream(settings.stream).settings, settings)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark calls it by this name
-        """Return what reads the stream as it grows."""
+        """Return the reader of a streaming query."""
         topics = self._topics()
         if topics is not None:
             return topics.stream_reader(schema)
-        settings, location = self._checked(schema)
+        settings, location = self._check_schema(schema)
         return StreamReader(settings, location)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return what reads the stream as it was at one moment."""
+        """Return the reader of a batch query."""
         topics = self._topics()
         if topics is not None:
             return topics.reader(schema)
-        settings, location = self._checked(schema)
+        settings, location = self._check_schema(schema)
         return StreamSnapshotReader(settings, location)
 
     def _topics(self) -> "TopicSource | None":
         if not any(name.lower() == "subscribe" for name in self.options):
             return None
-        # Whoever reads streams needs no client for Kafka.
+        # Imported here: only topics need Kafka's client.
         from floodmark.spark.source.topic_reader import TopicSource
 
         return TopicSource(dict(self.options))
 
-    def _checked(self, schema: StructType) -> tuple[StreamReadSettings, str]:
+    def _check_schema(self, schema: StructType) -> tuple[StreamReadSettings, str]:
+        """Return the settings and the home's location; refuse a schema other than the stream's."""
         settings = StreamReadSettings.of(self.options)
         home = open_home(settings.home)
-        known = self.schema()
-        if schema.simpleString() != known.simpleString():
+        expected = self.schema()
+        if schema.simpleString() != expected.simpleString():
             raise SchemaInvalid(
                 f"The query has the schema {schema.simpleString()}.",
-                rule=f"What is read of the stream {settings.stream!r} has {known.simpleString()}.",
-                remedy="Leave the schema out; it is that of the stream.",
+                rule=f"The stream {settings.stream!r} has the schema {expected.simpleString()}.",
+                remedy="Remove .schema(...): the schema is that of the stream.",
                 schema=schema.simpleString(),
             )
         return settings, home.home.location
 
 
 class StreamSnapshotReader(DataSourceReader):
-    """Reads what was bound at a timestamp: the same rows whenever it is asked."""
+    """Reads the rows bound up to a timestamp, by default now; the same timestamp gives the same rows at any time."""
 
     def __init__(self, settings: StreamReadSettings, location: str) -> None:
         self._settings = settings
         self._location = location
 
     def partitions(self) -> Sequence[ReadTask]:
-        """Return what the tasks read."""
+        """Return the tasks."""
         settings = self._settings
         bound = BoundStream(open_home(self._location), settings.stream, source=settings.source)
         bounds = ReadRange.of(settings, bound.stream)
@@ -124,11 +125,11 @@ class StreamSnapshotReader(DataSourceReader):
 
 
 class StreamReader(BoundReader[BoundStream, StreamReadSettings]):
-    """Reads a stream of a home."""
+    """Reads a stream continuously."""
 
     def __init__(self, settings: StreamReadSettings, location: str) -> None:
         super().__init__(settings, location)
-        self._bounds: ReadRange | None = None
+        self._read_range: ReadRange | None = None
 
     def read(self, partition: ReadTask) -> Any:  # type: ignore[override]
         """Return the rows of one task."""
@@ -137,72 +138,72 @@ class StreamReader(BoundReader[BoundStream, StreamReadSettings]):
     def _open(self) -> BoundStream:
         return BoundStream(open_home(self._location), self._settings.stream, source=self._settings.source)
 
-    def _bounds_of(self, bound: BoundStream) -> ReadRange:
-        if self._bounds is None:
-            self._bounds = ReadRange.of(self._settings, bound.stream)
-        return self._bounds
+    def _range(self, bound: BoundStream) -> ReadRange:
+        if self._read_range is None:
+            self._read_range = ReadRange.of(self._settings, bound.stream)
+        return self._read_range
 
-    def _first(self, bound: BoundStream) -> Mapping[int, int] | None:
-        start = self._bounds_of(bound).start(bound)
+    def _starting_offsets(self, bound: BoundStream) -> Mapping[int, int] | None:
+        start = self._range(bound).start(bound)
         return None if start is None else bound.ends_at(start)
 
-    def _final(self, bound: BoundStream) -> Mapping[int, int] | None:
-        return self._bounds_of(bound).end(bound)
+    def _ending_offsets(self, bound: BoundStream) -> Mapping[int, int] | None:
+        return self._range(bound).end(bound)
 
     def _time_key(self, bound: BoundStream) -> tuple[str, str]:
-        known = bound.stream.settings
-        return known.key(self._settings.key), known.unit
+        stream = bound.stream.settings
+        return stream.key(self._settings.key), stream.unit
 
     def _is_limited(self) -> bool:
         return super()._is_limited() or bool(self._settings.max_bytes)
 
-    def _most_rows(self, bound: BoundStream) -> int | None:
+    def _max_rows(self, bound: BoundStream) -> int | None:
         settings = self._settings
-        by_bytes = self._bounds_of(bound).rows_of(settings.max_bytes, bound)
-        return min((most for most in (settings.max_rows, by_bytes) if most is not None), default=None)
+        by_bytes = self._range(bound).rows_of(settings.max_bytes, bound)
+        return min((limit for limit in (settings.max_rows, by_bytes) if limit is not None), default=None)
 
-    def _parts(self, bound: BoundStream, ranges: Sequence[BoundRange], mark: MarkRow | None) -> Sequence[ReadTask]:
-        return split_into_tasks(ranges, self._settings.rows_per_task, self._bounds_of(bound).rows, mark)
+    def _tasks(self, bound: BoundStream, ranges: Sequence[BoundRange], mark: MarkRow | None) -> Sequence[ReadTask]:
+        return split_into_tasks(ranges, self._settings.rows_per_task, self._range(bound).rows, mark)
 
 
-def read_stream_task(location: str, settings: StreamReadSettings, part: ReadTask) -> Iterator[Any]:
-    """Return the rows of a part, as Arrow batches."""
+def read_stream_task(location: str, settings: StreamReadSettings, task: ReadTask) -> Iterator[Any]:
+    """Return the rows of a task, as Arrow batches."""
     try:
         stream = open_home(location).stream(settings.stream)
     except HomeMissing as error:
         raise HomeOutOfReach(
-            f"A task cannot see the home {location}.",
-            rule="Every executor reads the home; one in a directory is only seen on the machine that has it.",
+            f"A task cannot reach the home {location}.",
+            rule="Every executor reads the home; a directory is visible only on its own machine.",
             remedy="Keep the home in PostgreSQL and the events in Kafka, or run Spark on one machine.",
             path=location,
         ) from error
     schema = stream_arrow_schema(stream.settings, settings)
-    if part.mark is not None:
-        yield _mark_row(stream.settings, settings, schema, part.mark)
-    only = part.only
-    wanted = None if only is None else time_mask(stream.settings, only.key, only.lower, only.upper)
-    for bound in part.ranges:
+    if task.mark is not None:
+        yield _mark_row(stream.settings, settings, schema, task.mark)
+    only = task.only
+    in_range = None if only is None else time_mask(stream.settings, only.key, only.lower, only.upper)
+    for bound in task.ranges:
         for chunk in stream.read(bound.partition, bound.first, bound.end):
             batch = _stamp_rows(chunk, bound, stream.settings, schema)
-            yield batch if wanted is None else batch.filter(wanted(chunk.batch))
+            yield batch if in_range is None else batch.filter(in_range(chunk.batch))
 
 
 def _stamp_rows(chunk: Chunk, bound: BoundRange, stream: StreamSettings, schema: Any) -> Any:
-    """Return the columns of the schema, be they of the rows or of the place where they lie."""
+    """Return the rows of a chunk with the columns of the schema: those of the stream, and those the source adds."""
     count = chunk.batch.num_rows
-    places: dict[str, Callable[[], Any]] = {
+    added: dict[str, Callable[[], Any]] = {
         "_segment": lambda: pa.array(np.full(count, bound.partition, np.int64)),
         "_offset": lambda: pa.array(np.arange(chunk.first, chunk.end)),
         "_ts": lambda: _constant(count, bound.ts),
         "_w": lambda: _stamps(count, bound.watermarks, stream),
         IS_MARK: lambda: pa.array(np.zeros(count, np.bool_)),
     }
-    columns = [places[name]() if name in places else chunk.batch.column(name) for name in schema.names]
+    columns = [added[name]() if name in added else chunk.batch.column(name) for name in schema.names]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _mark_row(stream: StreamSettings, settings: StreamReadSettings, schema: Any, mark: MarkRow) -> Any:
-    """Return a row that says where the watermark is: in the column of the event time, and in `_w`."""
+    """Return a mark row: it has the watermark in the event-time column and in `_w`."""
     ts, watermarks = mark
     time = watermarks.get(stream.key(settings.key))
     values = {

@@ -1,4 +1,4 @@
-"""What is read of a stream: the options as text, the settings they mean, where reading begins and ends, the columns."""
+"""The options of a query that reads a stream: their parsing, the range of the stream to read, and the columns."""
 
 import json
 from collections.abc import Mapping
@@ -23,26 +23,25 @@ from floodmark.streams.layout.positions import check_cut, load_position
 OPTIONS: Final = {
     "stream": "the name of the stream",
     "home": "its home; by default that of the environment",
-    "source": "the id under which its bindings are kept; by default the name of the stream",
-    "columns": "which columns to read, as a JSON list; by default all, and where each row lies",
+    "source": "the id of its binding history; by default the name of the stream",
+    "columns": "the columns to read, as a JSON list; by default all",
     "key": "the time key; by default the first",
     "startingTime": "read rows from this time on",
     "startingCut": "begin at this cut",
-    "endingTime": "read rows before this time, and end",
+    "endingTime": "read rows before this time, then end",
     "endingCut": "end at this cut",
-    "maxRowsPerTrigger": "how many rows a batch may have",
-    "maxBytesPerTrigger": "how many bytes a batch may have, about",
-    "maxEventTimePerTrigger": "how far the watermark may move in a batch",
-    "align": "a name that other queries have too: none runs ahead of the slowest",
-    "maxAhead": "how far ahead of the slowest it may be",
-    "settle": "whether batches end where the watermark moves, with an empty one after it",
-    "rowsPerTask": "how many rows a task reads, at most",
-    "marks": "whether a row without data tells where the watermark is; see read_stream",
-    "asOf": "read what was bound at this timestamp; in a batch only",
-    "reader": "what tells this DataFrame from others; read_stream gives it, and write_stream needs it",
+    "maxRowsPerTrigger": "the most rows of a batch",
+    "maxBytesPerTrigger": "about the most bytes of a batch",
+    "maxEventTimePerTrigger": "how far the watermark may advance in a batch",
+    "align": "the name of a group of queries of which none runs ahead of the slowest",
+    "maxAhead": "how far the query may be ahead of the slowest of its group",
+    "settle": "whether batches end where the watermark advances, followed by an empty batch",
+    "rowsPerTask": "the most rows of a task",
+    "marks": "whether each batch has a row with the watermark and no data; set by read_stream",
+    "asOf": "read the rows bound up to this timestamp; in a batch query only",
+    "reader": "the id of the DataFrame; set by read_stream, needed by write_stream",
 }
-"""The options, which Spark gives in small letters, and what each says."""
-
+"""The options and their meaning. Spark passes option names in lower case."""
 
 _OPTION_NAMES: Final = {name.lower(): name for name in OPTIONS}
 _SPARK_OPTIONS: Final = ("path",)
@@ -50,7 +49,7 @@ _SPARK_OPTIONS: Final = ("path",)
 
 @dataclass(frozen=True, slots=True)
 class StreamReadSettings:
-    """What is to be read of a stream, and in which portions."""
+    """The parsed options of a query that reads a stream."""
 
     stream: str
     home: str | None = None
@@ -74,12 +73,12 @@ class StreamReadSettings:
 
     @property
     def mark_rows(self) -> bool:
-        """Whether a row without data tells where the watermark is."""
+        """Whether each batch has a row with the watermark and no data."""
         return self.marks
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> "StreamReadSettings":
-        """Return the settings that options say, or refuse them.
+        """Return the settings that options describe.
 
         >>> StreamReadSettings.of({"stream": "orders", "maxrowspertrigger": "1000"}).max_rows
         1000
@@ -87,54 +86,54 @@ class StreamReadSettings:
         Traceback (most recent call last):
         floodmark.errors.InvalidOption: There is no option 'maxRowsPerTriger'. ... 'maxRowsPerTrigger'? [invalid-option]
         """
-        others = {
+        unknown = {
             name: value for name, value in options.items() if name.lower() not in (*_OPTION_NAMES, *_SPARK_OPTIONS)
         }
-        refuse_unknown_options(others, OPTIONS)
-        given = {_OPTION_NAMES[name.lower()]: value for name, value in options.items() if name.lower() in _OPTION_NAMES}
-        stream = given.get("stream") or options.get("path")
+        refuse_unknown_options(unknown, OPTIONS)
+        texts = {_OPTION_NAMES[name.lower()]: value for name, value in options.items() if name.lower() in _OPTION_NAMES}
+        stream = texts.get("stream") or options.get("path")
         if not stream:
             raise InvalidOption(
-                "No stream was named.",
-                rule="The option stream names what is read.",
+                "The option stream is missing.",
+                rule="It names the stream to read.",
                 remedy="Write .option('stream', 'shop/orders').",
                 option="stream",
             )
-        for one, other in (("startingTime", "startingCut"), ("endingTime", "endingCut"), ("endingCut", "asOf")):
-            if one in given and other in given:
+        for option, other in (("startingTime", "startingCut"), ("endingTime", "endingCut"), ("endingCut", "asOf")):
+            if option in texts and other in texts:
                 raise InvalidOption(
-                    f"Both {one} and {other} are given.",
-                    rule="A place is told by one of them.",
-                    remedy="Leave one out.",
+                    f"Both {option} and {other} are given.",
+                    rule="They both set the same end of the range to read.",
+                    remedy=f"Leave {option} or {other} out.",
                     option=other,
-                    value=given[other],
+                    value=texts[other],
                 )
-        duration = given.get("maxEventTimePerTrigger")
+        duration = texts.get("maxEventTimePerTrigger")
         return cls(
             stream=stream,
-            home=given.get("home"),
-            source=given.get("source"),
-            columns=parse_names(given, "columns"),
-            key=given.get("key"),
-            starting_time=given.get("startingTime"),
-            starting_cut=given.get("startingCut"),
-            ending_time=given.get("endingTime"),
-            ending_cut=given.get("endingCut"),
-            max_rows=parse_count(given, "maxRowsPerTrigger"),
-            max_bytes=parse_count(given, "maxBytesPerTrigger"),
+            home=texts.get("home"),
+            source=texts.get("source"),
+            columns=parse_names(texts, "columns"),
+            key=texts.get("key"),
+            starting_time=texts.get("startingTime"),
+            starting_cut=texts.get("startingCut"),
+            ending_time=texts.get("endingTime"),
+            ending_cut=texts.get("endingCut"),
+            max_rows=parse_count(texts, "maxRowsPerTrigger"),
+            max_bytes=parse_count(texts, "maxBytesPerTrigger"),
             max_event_time=None if duration is None else duration_micros(duration, "maxEventTimePerTrigger", least=1),
-            align=given.get("align"),
-            max_ahead=duration_micros(given.get("maxAhead", "0 seconds"), "maxAhead"),
-            settle=parse_flag(given, "settle"),
-            rows_per_task=parse_count(given, "rowsPerTask") or ROWS_PER_TASK,
-            marks=parse_flag(given, "marks"),
-            as_of=given.get("asOf"),
-            reader=given.get("reader"),
+            align=texts.get("align"),
+            max_ahead=duration_micros(texts.get("maxAhead", "0 seconds"), "maxAhead"),
+            settle=parse_flag(texts, "settle"),
+            rows_per_task=parse_count(texts, "rowsPerTask") or ROWS_PER_TASK,
+            marks=parse_flag(texts, "marks"),
+            as_of=texts.get("asOf"),
+            reader=texts.get("reader"),
         )
 
 
 def parse_time(text: str, option: str) -> int | datetime:
-    """Return a time that was written as a number, or as ISO 8601 with a zone.
+    """Return the time of an option: a number in the unit of the stream, or ISO 8601 with a zone.
 
     >>> parse_time("1500", "startingTime"), parse_time("2026-01-31T12:00:00Z", "startingTime").hour
     (1500, 12)
@@ -148,7 +147,7 @@ def parse_time(text: str, option: str) -> int | datetime:
     except ValueError:
         raise InvalidOption(
             f"{option} is {text!r}.",
-            rule="It is a whole number in the unit of the stream, or a time as ISO 8601 writes it.",
+            rule="It must be a whole number in the unit of the stream, or a time in ISO 8601.",
             remedy="Write for example 2026-01-31T12:00:00Z.",
             option=option,
             value=text,
@@ -156,14 +155,14 @@ def parse_time(text: str, option: str) -> int | datetime:
 
 
 def parse_cut(text: str, option: str, stream: Stream) -> Position:
-    """Return a cut of a stream that was written as JSON."""
+    """Return the cut of an option, which is JSON."""
     try:
         saved: Any = json.loads(text)
         position = load_position(saved)
     except (AttributeError, TypeError, ValueError) as error:
         raise InvalidOption(
             f"{option} is {text!r:.100}.",
-            rule="It is a cut as JSON: the ids of segments as text, and offsets.",
+            rule="It must be a cut as JSON: {segment id: offset}.",
             remedy="""Write for example {"0": 100}.""",
             option=option,
             value=text,
@@ -171,9 +170,9 @@ def parse_cut(text: str, option: str, stream: Stream) -> Position:
     return check_cut(stream.layout, position)
 
 
-def parse_names(given: Mapping[str, str], option: str) -> tuple[str, ...] | None:
-    """Return names that were written as a JSON list; None if the option is not given."""
-    text = given.get(option)
+def parse_names(texts: Mapping[str, str], option: str) -> tuple[str, ...] | None:
+    """Return the names of an option, which is a JSON list; None if it is not set."""
+    text = texts.get(option)
     if text is None:
         return None
     try:
@@ -184,37 +183,37 @@ def parse_names(given: Mapping[str, str], option: str) -> tuple[str, ...] | None
         return tuple(dict.fromkeys(names))
     raise InvalidOption(
         f"{option} is {text!r:.100}.",
-        rule="It is a JSON list of names.",
+        rule="It must be a JSON list of names.",
         remedy="""Write for example ["id", "_ts"], or leave it out for all.""",
         option=option,
         value=text,
     )
 
 
-def parse_count(given: Mapping[str, str], option: str) -> int | None:
-    """Return a number above 0; None if the option is not given."""
-    text = given.get(option)
+def parse_count(texts: Mapping[str, str], option: str) -> int | None:
+    """Return the number of an option, above 0; None if it is not set."""
+    text = texts.get(option)
     if text is None:
         return None
     if text.isdecimal() and int(text) > 0:
         return int(text)
     raise InvalidOption(
         f"{option} is {text!r}.",
-        rule="It is a whole number above 0.",
-        remedy="Leave it out for no limit.",
+        rule="It must be a whole number above 0.",
+        remedy="Set it to such a number, or leave it out for no limit.",
         option=option,
         value=text,
     )
 
 
-def parse_flag(given: Mapping[str, str], option: str) -> bool:
-    """Return a truth value; False if the option is not given."""
-    text = given.get(option, "false").lower()
+def parse_flag(texts: Mapping[str, str], option: str) -> bool:
+    """Return the truth value of an option; False if it is not set."""
+    text = texts.get(option, "false").lower()
     if text not in ("true", "false"):
         raise InvalidOption(
             f"{option} is {text!r}.",
-            rule="It is true or false.",
-            remedy="Leave it out for false.",
+            rule="It must be true or false.",
+            remedy="Set it to true, or leave it out for false.",
             option=option,
             value=text,
         )
@@ -223,7 +222,7 @@ def parse_flag(given: Mapping[str, str], option: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ReadRange:
-    """The bounds of a query; times are in the stream's unit."""
+    """Where a query begins and ends; times are in the stream's unit."""
 
     key: str
     unit: str
@@ -235,9 +234,8 @@ class ReadRange:
 
     @classmethod
     def of(cls, settings: StreamReadSettings, stream: Stream) -> "ReadRange":
-        """Return the bounds that the options say, or refuse them."""
-        known = stream.settings
-        key, unit = known.key(settings.key), known.unit
+        """Return the range that the options describe."""
+        key, unit = stream.settings.key(settings.key), stream.settings.unit
         lower, upper = (
             None if text is None else time_in_unit(parse_time(text, option), unit)
             for text, option in ((settings.starting_time, "startingTime"), (settings.ending_time, "endingTime"))
@@ -256,19 +254,19 @@ class ReadRange:
     def start(self, bound: BoundStream) -> Position | None:
         """Return the cut to begin at; None for the head."""
         if self.starting_time is not None:
-            # A row of just this time may lie before a mark of this time: only what ends below it lies behind.
+            # Rows with exactly this time may lie before a mark of this time, so look for a mark below it.
             return bound.stream.starting_at(self.starting_time - 1, self.key).cut
         return self.starting_cut
 
     def end(self, bound: BoundStream) -> dict[int, int] | None:
-        """Return how far each segment is read; None for all of it, or while time has not come to the end yet."""
+        """Return the end offset of each segment; None without an end, or while no watermark has reached it yet."""
         cut = self.ending_cut
         if self.ending_time is not None:
             cut = bound.stream.ending_at(self.ending_time, self.key).cut
         return None if cut is None else bound.ends_at(cut)
 
     def rows_of(self, most_bytes: int | None, bound: BoundStream) -> int | None:
-        """Return how many rows have about so many bytes, by the newest ones."""
+        """Return about how many rows have so many bytes, estimated from the newest rows."""
         if most_bytes is None:
             return None
         for segment, end in bound.stream.tail().items():
@@ -284,8 +282,8 @@ def _check_time_column(stream: Stream, key: str) -> None:
     if column is None or schema is None or not pa.types.is_timestamp(schema.field(column).type):
         raise UnsupportedFrame(
             f"The stream {stream.name!r} has no column of type TIMESTAMP for the key {key!r}.",
-            rule="Rows are compared with a time by a column of the stream's schema.",
-            remedy="Bound the query by cuts, or create the stream with a schema and time_columns.",
+            rule="A query that begins or ends at a time compares it with that column.",
+            remedy="Begin and end the query at cuts, or create the stream with a schema and time_columns.",
             stream=stream.name,
             key=key,
         )
@@ -295,28 +293,28 @@ MICROS_TYPE: Final = pa.timestamp("us", "UTC")
 
 
 def stream_spark_schema(stream: StreamSettings, settings: StreamReadSettings) -> StructType:
-    """Return the columns that are read of a stream, and those that are added.
-
-    Each may be null, since a row that only tells the watermark has no data.
-    """
+    """Return the schema of a query, as Spark's: see `stream_arrow_schema`."""
     return from_arrow_schema(stream_arrow_schema(stream, settings), prefer_timestamp_ntz=True)
 
 
 def stream_arrow_schema(stream: StreamSettings, settings: StreamReadSettings) -> Any:
-    """Return the columns that are read of a stream, and those that are added, as Arrow has them."""
+    """Return the schema of a query: the columns of the stream, and those that the source adds.
+
+    All are nullable, since a mark row has no data.
+    """
     payload = PAYLOAD_SCHEMA if stream.schema is None else stream.schema
     stamps = pa.struct([(key, MICROS_TYPE) for key in stream.keys])
-    places = [("_segment", pa.int64()), ("_offset", pa.int64()), ("_ts", MICROS_TYPE), ("_w", stamps)]
-    known = [*(field.with_nullable(True) for field in payload), *(pa.field(*column) for column in places)]
+    added = [("_segment", pa.int64()), ("_offset", pa.int64()), ("_ts", MICROS_TYPE), ("_w", stamps)]
+    fields = [*(field.with_nullable(True) for field in payload), *(pa.field(*column) for column in added)]
     if settings.columns is not None:
-        fields = {field.name: field for field in known}
+        by_name = {field.name: field for field in fields}
         for name in settings.columns:
-            if name not in fields:
+            if name not in by_name:
                 raise UnknownColumn(
                     f"The stream {settings.stream!r} has no column {name!r}.",
-                    rule=f"Its columns are {', '.join(fields)}.",
-                    remedy=did_you_mean(name, fields, otherwise="Leave it out."),
+                    rule=f"Its columns are {', '.join(by_name)}.",
+                    remedy=did_you_mean(name, by_name, otherwise="Leave it out."),
                     column=name,
                 )
-        known = [fields[name] for name in settings.columns]
-    return pa.schema([*known, pa.field(IS_MARK, pa.bool_())] if settings.marks else known)
+        fields = [by_name[name] for name in settings.columns]
+    return pa.schema([*fields, pa.field(IS_MARK, pa.bool_())] if settings.marks else fields)

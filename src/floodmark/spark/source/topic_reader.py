@@ -1,4 +1,4 @@
-"""Kafka topics as Spark reads them: while they grow or as of one moment, decoded in tasks, each row with its place."""
+"""Readers of Kafka topics: continuous or as a snapshot; tasks fetch the records and decode their values."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import itemgetter
@@ -38,7 +38,7 @@ from floodmark.spark.source.topic_settings import topic_event_time_column as eve
 
 
 class TopicReadTask(ReadTask):
-    """What one task reads of a partition, and the source that it tells what it has seen of time."""
+    """The input of one task, and the source to which it reports the event times of its rows."""
 
     def __init__(self, ranges: tuple[BoundRange, ...], source: str, mark: MarkRow | None = None) -> None:
         super().__init__(ranges, None, mark)
@@ -46,14 +46,14 @@ class TopicReadTask(ReadTask):
 
 
 class TopicSnapshotReader(DataSourceReader):
-    """Reads what was bound at a timestamp, by default now, and is still there: the same rows whenever it is asked."""
+    """Reads the rows bound up to a timestamp, by default now, as far as Kafka still has them."""
 
     def __init__(self, settings: TopicSettings, location: str) -> None:
         self._settings = settings
         self._location = location
 
     def partitions(self) -> Sequence[TopicReadTask]:
-        """Return what the tasks read."""
+        """Return the tasks."""
         settings = self._settings
         bound = open_bound_topics(settings, self._location, patience=settings.patience / 1e6)
         if settings.as_of is None:
@@ -61,14 +61,18 @@ class TopicSnapshotReader(DataSourceReader):
         else:
             history = bound.history()
             until = history.check_valid(time_in_unit(parse_time(settings.as_of, "asOf"), "us"))
-        start = offset_at_cut(history, "", bound.place(settings.starting_offsets))
-        end = None if settings.ending_offsets == "latest" else bound.place(settings.ending_offsets, "endingOffsets")
+        start = offset_at_cut(history, "", bound.resolve_offsets(settings.starting_offsets))
+        end = (
+            None
+            if settings.ending_offsets == "latest"
+            else bound.resolve_offsets(settings.ending_offsets, "endingOffsets")
+        )
         if history.upper > history.origin:
             last = next_offset(history, start, BatchLimits(until=until, end=end))
         else:
             last = SourceOffset("", None, {})
-        parts = topic_tasks(bound, settings, bound_ranges(history, start, last), None)
-        return parts or [TopicReadTask((), bound.source)]
+        tasks = topic_tasks(bound, settings, bound_ranges(history, start, last), None)
+        return tasks or [TopicReadTask((), bound.source)]
 
     def read(self, partition: TopicReadTask) -> Any:  # type: ignore[override]
         """Return the rows of one task."""
@@ -76,46 +80,46 @@ class TopicSnapshotReader(DataSourceReader):
 
 
 class TopicReader(BoundReader[BoundTopics, TopicSettings]):
-    """Reads topics as they grow."""
+    """Reads topics continuously."""
 
-    look_seconds = BoundTopics.look_seconds
+    look_seconds = BoundTopics.poll_seconds
 
     def read(self, partition: TopicReadTask) -> Any:  # type: ignore[override]
         """Return the rows of one task."""
         return read_topic_task(self._location, self._settings, partition)
 
     def _open(self) -> BoundTopics:
-        # Brokers that are away are waited for around this, as a home is.
+        # Without retries: `_retry_while_away` retries the whole action.
         return open_bound_topics(self._settings, self._location, patience=0)
 
-    def _first(self, bound: BoundTopics) -> Mapping[int, int] | None:
-        first = bound.place(self._settings.starting_offsets)
+    def _starting_offsets(self, bound: BoundTopics) -> Mapping[int, int] | None:
+        first = bound.resolve_offsets(self._settings.starting_offsets)
         bound.skip_to(first)
         return first if any(first.values()) else None
 
     def _time_key(self, bound: BoundTopics) -> tuple[str, str]:
         return self._settings.time_key, "us"
 
-    def _last_word(self, bound: BoundTopics) -> BindingHistory | None:
+    def _bind_final_times(self, bound: BoundTopics) -> BindingHistory | None:
         return bound.tick_time()
 
-    def _parts(self, bound: BoundTopics, ranges: Sequence[BoundRange], mark: MarkRow | None) -> Sequence[TopicReadTask]:
+    def _tasks(self, bound: BoundTopics, ranges: Sequence[BoundRange], mark: MarkRow | None) -> Sequence[TopicReadTask]:
         return topic_tasks(bound, self._settings, ranges, mark)
 
-    def _patience(self) -> float:
+    def _retry_seconds(self) -> float:
         return self._settings.patience / 1e6
 
 
 class TopicSource:
-    """Makes readers of topics from the options of a query."""
+    """The topics of a query: makes its readers from the options."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        """Take the options, or refuse them."""
+        """Parse the options."""
         if any(name.lower() in ("stream", "path") for name in options):
             raise InvalidOption(
                 "Both a stream and topics to subscribe to are named.",
-                rule="A query reads a stream of a home, or topics of Kafka.",
-                remedy="Leave one out, and unite two DataFrames to have both.",
+                rule="A DataFrame reads a stream of a home, or topics of Kafka.",
+                remedy="Leave the option stream or subscribe out; for both, unite two DataFrames with df.unionByName.",
                 option="subscribe",
             )
         self._settings = TopicSettings.of(options)
@@ -125,7 +129,7 @@ class TopicSource:
         return topic_spark_schema(self._settings)
 
     def stream_reader(self, schema: StructType) -> TopicReader:
-        """Return what reads the topics as they grow."""
+        """Return the reader of a streaming query."""
         self._check(schema)
         for option, is_given in (
             ("asOf", self._settings.as_of is not None),
@@ -133,37 +137,37 @@ class TopicSource:
         ):
             if is_given:
                 raise InvalidOption(
-                    f"{option} is given for a query that goes on.",
-                    rule="It says where a batch ends.",
-                    remedy="Use spark.read, or leave it out.",
+                    f"{option} is given for a streaming query.",
+                    rule="It is an option of batch queries.",
+                    remedy=f"Use spark.read instead of spark.readStream, or leave {option} out.",
                     option=option,
                 )
         return TopicReader(self._settings, self._location())
 
     def reader(self, schema: StructType) -> TopicSnapshotReader:
-        """Return what reads the topics as they were at one moment."""
+        """Return the reader of a batch query."""
         self._check(schema)
         return TopicSnapshotReader(self._settings, self._location())
 
     def _location(self) -> str:
-        # Whoever only has topics need not make a home first.
+        # Creates the home if it is missing: users of topics need not create one first.
         with Home.open(self._settings.home) as home:
             return home.location
 
     def _check(self, schema: StructType) -> None:
-        known = self.schema()
+        expected = self.schema()
         value_decoder(self._settings)
-        if schema.simpleString() != known.simpleString():
+        if schema.simpleString() != expected.simpleString():
             raise SchemaInvalid(
                 f"The query has the schema {schema.simpleString()}.",
-                rule=f"What is read of the topics {', '.join(self._settings.topics)} has {known.simpleString()}.",
-                remedy="Leave the schema out, and give that of the values by the option schema.",
+                rule=f"The topics {', '.join(self._settings.topics)} have the schema {expected.simpleString()}.",
+                remedy="Remove .schema(...), and set the schema of the values with .option('schema', ...).",
                 schema=schema.simpleString(),
             )
 
 
 def open_bound_topics(settings: TopicSettings, location: str, *, patience: float) -> BoundTopics:
-    """Return the topics of these settings as a source of the home at a place."""
+    """Return the topics of these settings, with their bindings in the home at a location."""
     return BoundTopics(
         open_home(location).home,
         KafkaCluster(settings.kafka, patience=patience),
@@ -179,9 +183,9 @@ def open_bound_topics(settings: TopicSettings, location: str, *, patience: float
 def topic_tasks(
     bound: BoundTopics, settings: TopicSettings, ranges: Sequence[BoundRange], mark: MarkRow | None
 ) -> list[TopicReadTask]:
-    """Return ranges as tasks."""
-    parts = split_into_tasks(ranges, settings.rows_per_task, None, mark)
-    return [TopicReadTask(part.ranges, bound.source, part.mark) for part in parts]
+    """Return the tasks that read these ranges."""
+    tasks = split_into_tasks(ranges, settings.rows_per_task, None, mark)
+    return [TopicReadTask(task.ranges, bound.source, task.mark) for task in tasks]
 
 
 _MICROS_PER_UNIT: Final = {"s": 1_000_000, "ms": 1_000, "us": 1}
@@ -190,25 +194,25 @@ _fetchers: dict[tuple[Any, bool], Fetcher] = {}
 _dead_letter_producers: dict[tuple[Any, str], DeadLetters] = {}
 
 
-def read_topic_task(location: str, settings: TopicSettings, part: TopicReadTask) -> Iterator[Any]:
-    """Return the rows of a part, as Arrow batches; when all were read, what they say of time is kept in the home."""
+def read_topic_task(location: str, settings: TopicSettings, task: TopicReadTask) -> Iterator[Any]:
+    """Return the rows of a task, as Arrow batches; after the last one report their newest event time to the home."""
     schema = topic_arrow_schema(settings)
-    if part.mark is not None:
-        yield _mark_row(settings, schema, part.mark)
-    if not part.ranges:
+    if task.mark is not None:
+        yield _mark_row(settings, schema, task.mark)
+    if not task.ranges:
         return
-    place, partition = split_partition(part.ranges[0].partition)
-    topic, first, end = settings.topics[place], part.ranges[0].first, part.ranges[-1].end
-    # Only who reads times out of values tells the home of them.
+    topic_index, partition = split_partition(task.ranges[0].partition)
+    topic, first, end = settings.topics[topic_index], task.ranges[0].first, task.ranges[-1].end
+    # Event times in values are known only to the task that decodes them, so it reports them.
     home = None if settings.timestamp_column is None else _home_of_task(location)
-    rows = RecordBatchBuilder(settings, schema, part.ranges, None if home is None else settings.rule.latest(home.now()))
+    rows = RecordBatchBuilder(settings, schema, task.ranges, None if home is None else settings.rule.latest(home.now()))
     for records in _fetcher(settings).read(topic, partition, first, end, wait_to=end):
         with collector_paused():
             batch = rows.batch(records)
         if batch.num_rows:
             yield batch
     if home is not None:
-        ReportedTimes(home, part.source).report({part.ranges[0].partition: ReportedTime(rows.newest, end)})
+        ReportedTimes(home, task.source).report({task.ranges[0].partition: ReportedTime(rows.newest, end)})
 
 
 def _home_of_task(location: str) -> Home:
@@ -216,15 +220,15 @@ def _home_of_task(location: str) -> Home:
         return open_home(location).home
     except HomeMissing as error:
         raise HomeOutOfReach(
-            f"A task cannot see the home {location}.",
-            rule="Where the event time is in the values, every executor tells the home what it has read.",
+            f"A task cannot reach the home {location}.",
+            rule="If the event time is in the values, every executor reports it to the home.",
             remedy="Keep the home in PostgreSQL, run Spark on one machine, or go by Kafka's timestamp.",
             path=location,
         ) from error
 
 
 class RecordBatchBuilder:
-    """Makes batches of records, column by column, and remembers the greatest event time, up to the `latest`."""
+    """Makes Arrow batches of records, and keeps their newest event time; times after `latest` are ignored."""
 
     def __init__(
         self, settings: TopicSettings, schema: Any, ranges: Sequence[BoundRange], latest: int | None = None
@@ -234,51 +238,52 @@ class RecordBatchBuilder:
         self._settings = settings
         self._schema = schema
         self._decoder = value_decoder(settings)
-        self._ends = np.array([one.end for one in ranges], np.int64)
-        self._ts = np.array([one.ts for one in ranges], np.int64)
-        self._w = pa.array([one.watermarks.get(settings.time_key) for one in ranges], pa.int64())
+        self._ends = np.array([bound.end for bound in ranges], np.int64)
+        self._ts = np.array([bound.ts for bound in ranges], np.int64)
+        self._w = pa.array([bound.watermarks.get(settings.time_key) for bound in ranges], pa.int64())
         self._prefix = "" if settings.value_format is None else KAFKA_COLUMN_PREFIX
 
     def batch(self, records: Records) -> Any:
-        """Return the rows of some records."""
+        """Return the rows of these records."""
         decoded, reasons = None, None
         if self._decoder is not None:
             result = self._decoder.decode(list(map(Message.value, records)))
             decoded = result.batch
             if result.bad:
-                reasons = self._judged(records, result.bad)
+                reasons = self._handle_bad_values(records, result.bad)
                 if reasons is None:
                     kept = np.ones(len(records), np.bool_)
-                    kept[[bad.place for bad in result.bad]] = False
+                    kept[[bad.index for bad in result.bad]] = False
                     decoded = decoded.filter(pa.array(kept))
                     records = [record for record, is_kept in zip(records, kept, strict=True) if is_kept]
         built = _RecordColumns(records, decoded, reasons, self)
         if self._settings.timestamp_column is not None and decoded is not None:
-            self._note(built.event_time())
+            self._update_newest(built.event_time())
         columns = [built.column(field) for field in self._schema]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
-    def _judged(self, records: Records, bad: Sequence[Any]) -> dict[int, str] | None:
-        """Return why values are bad, by their places; None if they were sent elsewhere."""
+    def _handle_bad_values(self, records: Records, bad: Sequence[Any]) -> dict[int, str] | None:
+        """Return {index: reason} of the bad values; None if their records were sent to the dead-letter topic."""
         settings = self._settings
         if settings.on_bad == "null":
-            return {one.place: one.reason for one in bad}
+            return {value.index: value.reason for value in bad}
         if settings.dead_letter_topic is not None:
-            _dead_letters(settings, settings.dead_letter_topic).send((records[one.place], one.reason) for one in bad)
+            letters = ((records[value.index], value.reason) for value in bad)
+            _dead_letters(settings, settings.dead_letter_topic).send(letters)
             return None
-        record, reason = records[bad[0].place], bad[0].reason
+        record, reason = records[bad[0].index], bad[0].reason
         raise ValueUndecodable(
             f"The value at offset {record.offset()} of {record.topic()}, partition {record.partition()}, cannot be "
             f"decoded: {reason}.",
-            rule="A value has the format and the schema that the query says, unless onBadValue says otherwise.",
-            remedy="Correct the schema or the producer, or set onBadValue to null or dead-letter.",
+            rule="With onBadValue=fail every value must fit valueFormat and schema.",
+            remedy="Change the schema or the producer, or set onBadValue to null or dead-letter.",
             topic=record.topic(),
             partition=record.partition(),
             offset=record.offset(),
             reason=reason,
         )
 
-    def _note(self, times: Any) -> None:
+    def _update_newest(self, times: Any) -> None:
         micros = times.cast(pa.int64())
         if self._latest is not None:
             micros = micros.filter(pc.less_equal(micros, self._latest))
@@ -288,7 +293,7 @@ class RecordBatchBuilder:
 
 
 class _RecordColumns:
-    """The columns of some records, each made when it is asked for."""
+    """The columns of some records, each computed when it is needed."""
 
     def __init__(
         self, records: Records, decoded: Any, reasons: dict[int, str] | None, rows: RecordBatchBuilder
@@ -322,7 +327,7 @@ class _RecordColumns:
         if settings.timestamp_unit is None:
             return times
         per_unit = _MICROS_PER_UNIT[settings.timestamp_unit]
-        # A number that is no time in microseconds is none.
+        # Null if the time does not fit into 64 bits of microseconds.
         fits = pc.less_equal(pc.abs(pc.if_else(pc.equal(times, -(2**63)), 0, times)), _MOST_MICROS // per_unit)
         return pc.multiply(pc.if_else(fits, times, None), per_unit).cast(MICROS_TYPE)
 
@@ -339,11 +344,11 @@ class _RecordColumns:
         if name == "offset":
             return pa.array(self._offsets())
         if name == "timestamp":
-            # A time of -1 is none.
+            # -1 stands for no timestamp.
             millis = np.fromiter(map(itemgetter(1), self._stamps()), np.int64, count)
             return pa.array(millis * 1000, mask=millis == -1).cast(MICROS_TYPE)
         if name == "timestampType":
-            # The client counts from "none", and Spark's own source from "created".
+            # In the client 0 is "not available" and 1 "create time"; in Spark's own source 0 is "create time".
             return pa.array(np.fromiter(map(itemgetter(0), self._stamps()), np.int32, count) - np.int32(1))
         return pa.array([_headers(record) for record in records], HEADERS_TYPE)
 
@@ -358,13 +363,13 @@ class _RecordColumns:
 
     def _offsets(self) -> Any:
         records = self._records
-        # They rise, so as many as lie between the first and the last are all of them.
+        # Offsets rise strictly: if the count fits the first and the last, there are no gaps.
         if records and records[-1].offset() - records[0].offset() == len(records) - 1:
             return np.arange(records[0].offset(), records[-1].offset() + 1)
         return np.fromiter(map(Message.offset, records), np.int64, len(records))
 
     def _range(self) -> Any:
-        """Return for each record in which of the ranges it lies."""
+        """Return for each record the index of its range."""
         if len(self._rows._ends) == 1:
             return np.zeros(len(self._records), np.int64)
         return np.searchsorted(self._rows._ends, self._offsets(), side="right")
@@ -376,7 +381,7 @@ def _headers(record: Any) -> list[dict[str, Any]] | None:
 
 
 def _mark_row(settings: TopicSettings, schema: Any, mark: MarkRow) -> Any:
-    """Return a row that says where the watermark is: in the column of the event time, and in `_w`."""
+    """Return a mark row: it has the watermark in the event-time column and in `_w`."""
     ts, watermarks = mark
     time = pa.array([watermarks.get(settings.time_key)], pa.int64()).cast(MICROS_TYPE)
     values = {
@@ -390,7 +395,7 @@ def _mark_row(settings: TopicSettings, schema: Any, mark: MarkRow) -> Any:
 
 
 def _fetcher(settings: TopicSettings) -> Fetcher:
-    """Return what reads from a cluster, made once in each process."""
+    """Return the fetcher of a cluster, made once per process."""
     key = (settings.kafka, settings.committed)
     if key not in _fetchers:
         _fetchers[key] = Fetcher(settings.kafka, committed=settings.committed, patience=settings.patience / 1e6)

@@ -1,4 +1,4 @@
-"""What is read of Kafka topics: the options as text, the settings they mean, the columns."""
+"""The options of a query that reads Kafka topics: their parsing, the columns, and the decoder of values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,40 +25,40 @@ OnBadValue = Literal["fail", "null", "dead-letter"]
 ValueFormat = Literal["json", "avro"]
 
 OPTIONS: Final = {
-    "subscribe": "the topics, with commas between them",
+    "subscribe": "the topics, separated by commas",
     "kafka.bootstrap.servers": "the brokers; other options that begin with kafka. are those of librdkafka",
-    "home": "where bindings are kept; by default that of the environment",
-    "source": "the id under which they are kept; by default the cluster and the topics",
-    "columns": "which columns to read, as a JSON list; by default all",
+    "home": "where bindings are stored; by default the home of the environment",
+    "source": "the id of the binding history; by default the cluster and the topics",
+    "columns": "the columns to read, as a JSON list; by default all",
     "valueFormat": "json or avro; by default values are bytes",
-    "schema": "the columns of the values, as Spark writes schemas",
+    "schema": "the columns of the values, as a Spark DDL schema",
     "avroSchema": "the schema that Avro values were written with",
-    "avroFramed": "whether Avro values begin with the id of a schema registry",
-    "onBadValue": "fail, null or dead-letter: what becomes of values that cannot be decoded",
+    "avroFramed": "whether Avro values begin with a schema registry id",
+    "onBadValue": "fail, null or dead-letter: what happens to values that cannot be decoded",
     "deadLetterTopic": "the topic that such records are sent to",
-    "timestampColumn": "the column of the values that is the event time; by default Kafka's timestamp is",
+    "timestampColumn": "the column of the values that is the event time; by default Kafka's timestamp",
     "timestampUnit": "s, ms or us, if that column is a number",
     "key": "the name of the time key; by default timestampColumn, or timestamp",
-    "delay": "how much out of order rows of a partition come",
-    "idle": "after how long a partition without anything new is waited for no more; by default never",
-    "future": "how far ahead of the clock a row may be and still move the watermark; by default any",
-    "marks": "auto, require or ignore: whether the marks topic beside each topic tells the time",
+    "delay": "how much out of order the rows of a partition may be",
+    "idle": "after how long without new rows a partition no longer holds the watermark back; by default never",
+    "future": "rows further ahead of the clock do not move the watermark; by default all rows do",
+    "marks": "auto, require or ignore: whether a marks topic beside each topic states the watermark",
     "includeHeaders": "whether there is a column with the headers",
     "startingOffsets": "earliest, latest, or JSON: where a query without a checkpoint begins",
-    "endingOffsets": "latest, or JSON: where a batch ends",
-    "asOf": "read what was bound at this timestamp; in a batch only",
-    "maxRowsPerTrigger": "how many rows a batch may have",
+    "endingOffsets": "latest, or JSON: where a batch query ends",
+    "asOf": "read the rows bound up to this timestamp; in a batch query only",
+    "maxRowsPerTrigger": "the most rows of a batch",
     "maxOffsetsPerTrigger": "the same, as Spark's own source calls it",
-    "maxEventTimePerTrigger": "how far the watermark may move in a batch",
-    "align": "a name that other queries have too: none runs ahead of the slowest",
-    "maxAhead": "how far ahead of the slowest it may be",
-    "settle": "whether batches end where the watermark moves, with an empty one after it",
-    "rowsPerTask": "how many rows a task reads, at most",
-    "patience": "for how long brokers that do not answer are waited for",
-    "markRows": "whether a row without data tells where the watermark is; see read_topics",
-    "reader": "what tells this DataFrame from others; read_topics gives it, and write_stream needs it",
+    "maxEventTimePerTrigger": "how far the watermark may advance in a batch",
+    "align": "the name of a group of queries of which none runs ahead of the slowest",
+    "maxAhead": "how far the query may be ahead of the slowest of its group",
+    "settle": "whether batches end where the watermark advances, followed by an empty batch",
+    "rowsPerTask": "the most rows of a task",
+    "patience": "how long to retry if no broker answers",
+    "markRows": "whether each batch has a row with the watermark and no data; set by read_topics",
+    "reader": "the id of the DataFrame; set by read_topics, needed by write_stream",
 }
-"""The options, which Spark gives in small letters, and what each says."""
+"""The options and their meaning. Spark passes option names in lower case."""
 
 _CLIENT_PREFIX: Final = "kafka."
 _SERVERS: Final = "kafka.bootstrap.servers"
@@ -69,7 +69,7 @@ _TIME_UNITS: Final = ("s", "ms", "us")
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """What is to be read of topics, and in which portions. Secrets are in `kafka` alone, which does not show them."""
+    """The parsed options of a query that reads topics. Only `kafka` has secrets, and its repr hides them."""
 
     topics: tuple[str, ...]
     kafka: KafkaSettings
@@ -106,7 +106,7 @@ class TopicSettings:
 
     @property
     def rule(self) -> TimeRule:
-        """How time follows from the records."""
+        """How the watermark follows from the records."""
         return TimeRule(self.time_key, self.timestamp_column is not None, self.delay, self.idle, self.future)
 
     @property
@@ -116,12 +116,12 @@ class TopicSettings:
 
     @property
     def marks_key(self) -> str | None:
-        """Which key of a marks topic with several is meant."""
+        """The key to use of a marks topic that has several."""
         return self.key or self.timestamp_column
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> "TopicSettings":
-        """Return the settings that options say, or refuse them.
+        """Return the settings that options describe.
 
         >>> settings = TopicSettings.of(
         ...     {"subscribe": "orders, returns", "kafka.bootstrap.servers": "one:9092", "kafka.sasl.password": "pssst"}
@@ -133,58 +133,58 @@ class TopicSettings:
         floodmark.errors.InvalidOption: There is no option 'maxOffsetPerTrigger'. ... 'maxOffsetsPerTrigger'? ...
         """
         client = {name.lower(): value for name, value in options.items() if name.lower().startswith(_CLIENT_PREFIX)}
-        # What somebody meant to be a secret is not shown because its name is wrong.
-        others = {
+        # Hide the values: one may be a secret with a misspelled name.
+        unknown = {
             name: "***"
             for name in options
             if name.lower() not in _OPTION_NAMES and not name.lower().startswith(_CLIENT_PREFIX)
         }
-        refuse_unknown_options(others, OPTIONS)
-        given = {_OPTION_NAMES[name.lower()]: value for name, value in options.items() if name.lower() in _OPTION_NAMES}
-        _check_together(given)
-        idle, future, event_time = (given.get(name) for name in ("idle", "future", "maxEventTimePerTrigger"))
+        refuse_unknown_options(unknown, OPTIONS)
+        texts = {_OPTION_NAMES[name.lower()]: value for name, value in options.items() if name.lower() in _OPTION_NAMES}
+        _check_combinations(texts)
+        idle, future, event_time = (texts.get(name) for name in ("idle", "future", "maxEventTimePerTrigger"))
         isolation = client.pop(_ISOLATION, "read_committed")
         require_one_of(_ISOLATION, isolation, ("read_committed", "read_uncommitted"))
         return cls(
-            topics=_parse_topics(given),
+            topics=_parse_topics(texts),
             kafka=_client_settings(client),
             committed=isolation == "read_committed",
-            home=given.get("home"),
-            source=given.get("source"),
-            columns=parse_names(given, "columns"),
-            value_format=_parse_choice(given, "valueFormat", None, get_args(ValueFormat)),
-            schema=given.get("schema"),
-            avro_schema=given.get("avroSchema"),
-            avro_framed=parse_flag(given, "avroFramed"),
-            on_bad=_parse_choice(given, "onBadValue", "fail", get_args(OnBadValue)),
-            dead_letter_topic=given.get("deadLetterTopic"),
-            timestamp_column=given.get("timestampColumn"),
-            timestamp_unit=_parse_choice(given, "timestampUnit", None, _TIME_UNITS),
-            key=given.get("key"),
-            delay=duration_micros(given.get("delay", "0 seconds"), "delay"),
+            home=texts.get("home"),
+            source=texts.get("source"),
+            columns=parse_names(texts, "columns"),
+            value_format=_parse_choice(texts, "valueFormat", None, get_args(ValueFormat)),
+            schema=texts.get("schema"),
+            avro_schema=texts.get("avroSchema"),
+            avro_framed=parse_flag(texts, "avroFramed"),
+            on_bad=_parse_choice(texts, "onBadValue", "fail", get_args(OnBadValue)),
+            dead_letter_topic=texts.get("deadLetterTopic"),
+            timestamp_column=texts.get("timestampColumn"),
+            timestamp_unit=_parse_choice(texts, "timestampUnit", None, _TIME_UNITS),
+            key=texts.get("key"),
+            delay=duration_micros(texts.get("delay", "0 seconds"), "delay"),
             idle=None if idle is None else duration_micros(idle, "idle", least=1),
             future=None if future is None else duration_micros(future, "future"),
-            marks=_parse_choice(given, "marks", "auto", get_args(MarksChoice)),
-            include_headers=parse_flag(given, "includeHeaders"),
-            starting_offsets=given.get("startingOffsets", "earliest"),
-            ending_offsets=given.get("endingOffsets", "latest"),
-            as_of=given.get("asOf"),
-            max_rows=parse_count(given, "maxRowsPerTrigger") or parse_count(given, "maxOffsetsPerTrigger"),
+            marks=_parse_choice(texts, "marks", "auto", get_args(MarksChoice)),
+            include_headers=parse_flag(texts, "includeHeaders"),
+            starting_offsets=texts.get("startingOffsets", "earliest"),
+            ending_offsets=texts.get("endingOffsets", "latest"),
+            as_of=texts.get("asOf"),
+            max_rows=parse_count(texts, "maxRowsPerTrigger") or parse_count(texts, "maxOffsetsPerTrigger"),
             max_event_time=None
             if event_time is None
             else duration_micros(event_time, "maxEventTimePerTrigger", least=1),
-            align=given.get("align"),
-            max_ahead=duration_micros(given.get("maxAhead", "0 seconds"), "maxAhead"),
-            settle=parse_flag(given, "settle"),
-            rows_per_task=parse_count(given, "rowsPerTask") or ROWS_PER_TASK,
-            patience=duration_micros(given.get("patience", "30 seconds"), "patience"),
-            mark_rows=parse_flag(given, "markRows"),
-            reader=given.get("reader"),
+            align=texts.get("align"),
+            max_ahead=duration_micros(texts.get("maxAhead", "0 seconds"), "maxAhead"),
+            settle=parse_flag(texts, "settle"),
+            rows_per_task=parse_count(texts, "rowsPerTask") or ROWS_PER_TASK,
+            patience=duration_micros(texts.get("patience", "30 seconds"), "patience"),
+            mark_rows=parse_flag(texts, "markRows"),
+            reader=texts.get("reader"),
         )
 
 
 _OPTION_PAIRS: Final = (
-    # An option, what else must be there, and whether it must be or must not.
+    # An option, another option, and whether the first requires (True) or excludes (False) the second.
     ("timestampColumn", "valueFormat", True),
     ("timestampUnit", "timestampColumn", True),
     ("schema", "valueFormat", True),
@@ -197,73 +197,73 @@ _OPTION_PAIRS: Final = (
 )
 
 
-def _check_together(given: Mapping[str, str]) -> None:
-    for one, other, must in _OPTION_PAIRS:
-        if one in given and (other in given) is not must:
+def _check_combinations(texts: Mapping[str, str]) -> None:
+    for option, other, is_required in _OPTION_PAIRS:
+        if option in texts and (other in texts) is not is_required:
             raise InvalidOption(
-                f"The option {one} is given {'without' if must else 'with'} {other}.",
-                rule=f"{one}: {OPTIONS[one]}. {other}: {OPTIONS[other]}.",
-                remedy=f"Give {other} too, or leave {one} out." if must else "Leave one out.",
-                option=one,
-                value=given[one],
+                f"The option {option} is given {'without' if is_required else 'with'} {other}.",
+                rule=f"{option}: {OPTIONS[option]}. {other}: {OPTIONS[other]}.",
+                remedy=f"Set {other} too, or leave {option} out." if is_required else f"Leave {option} or {other} out.",
+                option=option,
+                value=texts[option],
             )
-    wants_letters = given.get("onBadValue") == "dead-letter"
-    if wants_letters != ("deadLetterTopic" in given):
+    sends_letters = texts.get("onBadValue") == "dead-letter"
+    if sends_letters != ("deadLetterTopic" in texts):
         raise InvalidOption(
-            f"onBadValue is {given.get('onBadValue', 'fail')!r}, and deadLetterTopic {given.get('deadLetterTopic')!r}.",
-            rule="Bad values are sent to the topic that deadLetterTopic names.",
-            remedy="Give both onBadValue = dead-letter and deadLetterTopic, or neither.",
+            f"onBadValue is {texts.get('onBadValue', 'fail')!r}, and deadLetterTopic {texts.get('deadLetterTopic')!r}.",
+            rule="With onBadValue=dead-letter, bad records are sent to deadLetterTopic.",
+            remedy="Set both onBadValue=dead-letter and deadLetterTopic, or neither.",
             option="deadLetterTopic",
         )
-    kind, needs = given.get("valueFormat"), {"json": "schema", "avro": "avroSchema"}
-    if kind in needs and needs[kind] not in given:
+    kind, needs = texts.get("valueFormat"), {"json": "schema", "avro": "avroSchema"}
+    if kind in needs and needs[kind] not in texts:
         raise InvalidOption(
             f"valueFormat is {kind!r}, without {needs[kind]}.",
             rule=f"{needs[kind]}: {OPTIONS[needs[kind]]}.",
-            remedy=f"Give {needs[kind]}.",
+            remedy=f"Set the option {needs[kind]}.",
             option=needs[kind],
         )
 
 
-def _parse_topics(given: Mapping[str, str]) -> tuple[str, ...]:
-    topics = tuple(sorted({name.strip() for name in given.get("subscribe", "").split(",") if name.strip()}))
+def _parse_topics(texts: Mapping[str, str]) -> tuple[str, ...]:
+    topics = tuple(sorted({name.strip() for name in texts.get("subscribe", "").split(",") if name.strip()}))
     if not topics:
         raise InvalidOption(
-            "No topic was named.",
-            rule="The option subscribe names what is read.",
+            "The option subscribe names no topic.",
+            rule="It names the topics to read.",
             remedy="Write .option('subscribe', 'orders').",
             option="subscribe",
         )
     return topics
 
 
-def _client_settings(given: Mapping[str, str]) -> KafkaSettings:
-    servers = given.get(_SERVERS)
+def _client_settings(options: Mapping[str, str]) -> KafkaSettings:
+    servers = options.get(_SERVERS)
     if not servers:
         raise InvalidOption(
             f"{_SERVERS} is not given.",
-            rule="It says where the brokers are.",
+            rule="It has the addresses of the brokers.",
             remedy=f"Write .option('{_SERVERS}', 'localhost:9092').",
             option=_SERVERS,
         )
-    return KafkaSettings.of(servers, {name: value for name, value in given.items() if name != _SERVERS})
+    return KafkaSettings.of(servers, {name: value for name, value in options.items() if name != _SERVERS})
 
 
-def _parse_choice(given: Mapping[str, str], option: str, default: Any, known: tuple[str, ...]) -> Any:
-    if option not in given:
+def _parse_choice(texts: Mapping[str, str], option: str, default: Any, choices: tuple[str, ...]) -> Any:
+    if option not in texts:
         return default
-    require_one_of(option, given[option], known)
-    return given[option]
+    require_one_of(option, texts[option], choices)
+    return texts[option]
 
 
 MICROS_TYPE: Final = pa.timestamp("us", "UTC")
 HEADERS_TYPE: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 KAFKA_COLUMN_PREFIX: Final = "_kafka_"
-"""What the columns of Kafka begin with where values are decoded, whatever columns these have."""
+"""The prefix of Kafka's columns if values are decoded, so that they do not collide with columns of the values."""
 EVENT_TIME_COLUMN: Final = "_event_time"
-"""The event time as a timestamp, where it is a number in the values."""
+"""The event time as a timestamp, if it is a number in the values."""
 BAD_COLUMN: Final = "_bad"
-"""Why a value could not be decoded."""
+"""The reason why a value could not be decoded."""
 
 _KAFKA_COLUMNS: Final = (
     ("key", pa.binary()),
@@ -277,12 +277,12 @@ _KAFKA_COLUMNS: Final = (
 
 
 def topic_spark_schema(settings: TopicSettings) -> StructType:
-    """Return the columns that are read of topics, as Spark has them."""
+    """Return the schema of a query, as Spark's: see `topic_arrow_schema`."""
     return from_arrow_schema(topic_arrow_schema(settings), prefer_timestamp_ntz=True)
 
 
 def topic_arrow_schema(settings: TopicSettings) -> Any:
-    """Return the columns that are read of topics; each may be null, since a row that tells the watermark has no data.
+    """Return the schema of a query. All columns are nullable, since a mark row has no data.
 
     >>> options = {"subscribe": "orders", "kafka.bootstrap.servers": "one:9092"}
     >>> topic_arrow_schema(TopicSettings.of(options)).names
@@ -297,82 +297,82 @@ def topic_arrow_schema(settings: TopicSettings) -> Any:
     if values is None:
         fields = [pa.field(*column) for column in of_kafka]
     else:
-        fields = [one.with_nullable(True) for one in values]
+        fields = [value.with_nullable(True) for value in values]
         fields += [pa.field(KAFKA_COLUMN_PREFIX + name, kind) for name, kind in of_kafka if name != "value"]
         fields += [pa.field(BAD_COLUMN, pa.string())] if settings.on_bad == "null" else []
         fields += [pa.field(EVENT_TIME_COLUMN, MICROS_TYPE)] if settings.timestamp_unit is not None else []
     fields += [pa.field("_ts", MICROS_TYPE), pa.field("_w", pa.struct([(settings.time_key, MICROS_TYPE)]))]
-    known = {one.name: one for one in fields}
-    if len(known) < len(fields):
+    by_name = {field.name: field for field in fields}
+    if len(by_name) < len(fields):
         raise SchemaInvalid(
-            f"The values of {', '.join(settings.topics)} have a column that is called as one of the source's own.",
-            rule=f"The source adds {', '.join(name for name in known if name.startswith('_'))}.",
-            remedy="Read the values as bytes, or decode them under another name.",
+            f"The values of {', '.join(settings.topics)} have a column with the name of one that the source adds.",
+            rule=f"The source adds {', '.join(name for name in by_name if name.startswith('_'))}.",
+            remedy="Leave valueFormat out to read the values as bytes, or rename the column in the producer.",
             schema=str(settings.schema or settings.avro_schema),
         )
     for name in settings.columns or ():
-        if name not in known:
+        if name not in by_name:
             raise UnknownColumn(
                 f"There is no column {name!r} of the topics {', '.join(settings.topics)}.",
-                rule=f"The columns are {', '.join(known)}.",
-                remedy=did_you_mean(name, known, otherwise="Leave it out."),
+                rule=f"The columns are {', '.join(by_name)}.",
+                remedy=did_you_mean(name, by_name, otherwise="Leave it out."),
                 column=name,
             )
-    wanted = fields if settings.columns is None else [known[name] for name in settings.columns]
-    return pa.schema([*wanted, pa.field(IS_MARK, pa.bool_())] if settings.mark_rows else wanted)
+    selected = fields if settings.columns is None else [by_name[name] for name in settings.columns]
+    return pa.schema([*selected, pa.field(IS_MARK, pa.bool_())] if settings.mark_rows else selected)
 
 
 def value_schema(settings: TopicSettings) -> Any:
-    """Return the columns of decoded values; None if they stay bytes."""
+    """Return the columns of decoded values; None if values stay bytes."""
     if settings.value_format is None:
         return None
-    known = schema_of_avro(settings.avro_schema or "") if settings.schema is None else parse_ddl(settings.schema)
-    _check_time_column(settings, known)
-    return known
+    values = schema_of_avro(settings.avro_schema or "") if settings.schema is None else parse_ddl(settings.schema)
+    _check_time_column(settings, values)
+    return values
 
 
 def topic_event_time_column(settings: TopicSettings) -> str:
-    """Return the column that is the event time."""
+    """Return the name of the event-time column."""
     if settings.timestamp_column is None:
         return "timestamp" if settings.value_format is None else KAFKA_COLUMN_PREFIX + "timestamp"
     return settings.timestamp_column if settings.timestamp_unit is None else EVENT_TIME_COLUMN
 
 
 def value_decoder(settings: TopicSettings) -> Any:
-    """Return what decodes the columns that are asked for, and the event time; None if there are none of values."""
-    known = value_schema(settings)
-    if known is None:
+    """Return the decoder of the selected columns and the event time; None if no column of the values is read."""
+    values = value_schema(settings)
+    if values is None:
         return None
-    asked = set(known.names if settings.columns is None else settings.columns) | {settings.timestamp_column}
-    if BAD_COLUMN in asked or settings.on_bad == "dead-letter":
+    selected = set(values.names if settings.columns is None else settings.columns) | {settings.timestamp_column}
+    if BAD_COLUMN in selected or settings.on_bad == "dead-letter":
         # Whether a value is bad must not depend on which columns are read.
-        asked = set(known.names)
-    wanted = pa.schema([one for one in known if one.name in asked])
-    if not len(wanted):
+        selected = set(values.names)
+    decoded = pa.schema([value for value in values if value.name in selected])
+    if not len(decoded):
         return None
     if settings.value_format == "json":
-        return JsonDecoder(wanted)
-    return AvroDecoder(wanted, settings.avro_schema or "", framed=settings.avro_framed)
+        return JsonDecoder(decoded)
+    return AvroDecoder(decoded, settings.avro_schema or "", framed=settings.avro_framed)
 
 
-def _check_time_column(settings: TopicSettings, known: Any) -> None:
+def _check_time_column(settings: TopicSettings, values: Any) -> None:
     column, unit = settings.timestamp_column, settings.timestamp_unit
     if column is None:
         return
-    if column not in known.names:
+    if column not in values.names:
         raise UnknownColumn(
             f"The values have no column {column!r}.",
-            rule=f"timestampColumn is one of {', '.join(known.names)}.",
-            remedy=did_you_mean(column, known.names, otherwise="Leave it out for Kafka's timestamp."),
+            rule=f"timestampColumn is one of {', '.join(values.names)}.",
+            remedy=did_you_mean(column, values.names, otherwise="Leave it out for Kafka's timestamp."),
             column=column,
         )
-    kind = known.field(column).type
-    is_right = kind == MICROS_TYPE if unit is None else kind == pa.int64()
-    if not is_right:
+    kind = values.field(column).type
+    is_valid = kind == MICROS_TYPE if unit is None else kind == pa.int64()
+    if not is_valid:
         raise InvalidOption(
             f"timestampColumn is {column!r}, of the Arrow type {kind}, and timestampUnit is {unit!r}.",
-            rule="It is a TIMESTAMP, or a BIGINT with timestampUnit.",
-            remedy="Declare it so in the schema, and give timestampUnit for a number alone.",
+            rule="It must be a TIMESTAMP without timestampUnit, or a BIGINT with timestampUnit.",
+            remedy="Declare the column as TIMESTAMP in the schema, or as BIGINT and set timestampUnit to s, ms or us.",
             option="timestampColumn",
             value=column,
         )

@@ -1,9 +1,9 @@
 """The chain of watermarks of one streaming query: from the offset of one batch to that of the next.
 
-An offset names an incarnation, a step in it, and the watermark promised there. Spark logs it before a batch
-runs, so a batch that runs again runs under the same watermark. The statistics of a batch are stored under the
-step it ran at, and may arrive after Spark has asked for the next offset: `advance` waits for them, up to a
-limit. The settings of a watermark are stored with its steps.
+An offset has an incarnation, a step number and the watermark promised at that step. Spark logs it before a batch
+runs, so a retried batch runs under the same watermark. The statistics of a batch are stored under the step it ran
+at. They may arrive after Spark has asked for the next offset, so `advance` waits for them, up to a limit. The
+settings of a watermark are stored with its steps.
 """
 
 import json
@@ -24,9 +24,9 @@ Late = Literal["drop", "count", "fail", "route"]
 
 @dataclass(frozen=True, slots=True)
 class WatermarkSettings:
-    """The choices of one `with_watermark`, in microseconds, as they are kept with its steps.
+    """The arguments of one `with_watermark` call, durations in microseconds, as they are stored with its steps.
 
-    `schema` is that of the rows, as Spark's JSON, where late ones are kept apart.
+    `schema` is the schema of the rows, as Spark's JSON; it is set only for `late="route"`.
     """
 
     column: str
@@ -44,7 +44,7 @@ class WatermarkSettings:
 
     @classmethod
     def from_json(cls, text: str) -> "WatermarkSettings":
-        """Return the settings that were written.
+        """Return the settings that `to_json` has written.
 
         >>> settings = WatermarkSettings("t", ("partition",), 5, None, None, False)
         >>> WatermarkSettings.from_json(settings.to_json()) == settings
@@ -54,11 +54,11 @@ class WatermarkSettings:
         return cls(**{**values, "per": tuple(values["per"])})
 
     def begin(self, now: int) -> OriginWatermarks:
-        """Return watermarks that have seen nothing yet."""
+        """Return the state of a new query, without any origin."""
         return OriginWatermarks(self._generators(), now=now, idle=self._idleness())
 
     def resume(self, snapshot: Snapshot, now: int) -> OriginWatermarks:
-        """Return watermarks that go on from a snapshot."""
+        """Return the state that a snapshot has saved."""
         return OriginWatermarks.restore(snapshot, self._generators(), now=now, idle=self._idleness())
 
     def _generators(self) -> dict[str, Generator]:
@@ -69,14 +69,14 @@ class WatermarkSettings:
 
 
 OBSERVATION_TIMEOUT: Final = 2_000_000
-"""How long, in microseconds, to wait for what a finished batch saw."""
+"""How long, in microseconds, to wait for the statistics of a finished batch."""
 
 _POLL_INTERVAL: Final = 5_000
 
 
 @dataclass(frozen=True, slots=True)
 class MarkOffset:
-    """A place in a chain, as Spark keeps it. `frame` tells which DataFrame of the running program it belongs to."""
+    """A step of a chain, as Spark logs it. `frame` is the id of the DataFrame in the running program."""
 
     frame: str
     incarnation: str
@@ -89,12 +89,12 @@ class MarkOffset:
 
     @classmethod
     def from_json(cls, values: Any) -> "MarkOffset":
-        """Return the offset that was written."""
+        """Return the offset that `to_json` has written."""
         return cls(**values)
 
 
 class WatermarkChain:
-    """Computes the next offset of one reader, in the home's incarnation that its offsets name."""
+    """Computes the next offset of one reader, and stores each step in the home."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class WatermarkChain:
         clock: Callable[[], int],
         sleep: Callable[[int], None],
     ) -> None:
-        """Keep the steps there, take ids from `mint`, and the time and its passing (microseconds) from the others."""
+        """Store steps in `steps`; `mint` makes ids of incarnations, `clock` and `sleep` use microseconds."""
         self._steps = steps
         self._settings = settings
         self._frame = frame
@@ -124,13 +124,13 @@ class WatermarkChain:
         self.steps_every_batch = False
 
     def initial(self) -> MarkOffset:
-        """Return where a query begins that has no checkpoint: always the same for one reader."""
+        """Return the first offset of a query without a checkpoint; always the same for one reader."""
         if self._initial is None:
             self._initial = MarkOffset(self._frame, self._mint(), 0, None)
         return self._initial
 
     def advance(self, start: MarkOffset) -> MarkOffset:
-        """Return the offset after `start`, or `start` itself while there is nothing new to say."""
+        """Return the offset after `start`, or `start` itself if the watermark has not changed."""
         if self._at != start:
             self._resume(start)
         at, watermarks = self._at, self._watermarks
@@ -146,20 +146,20 @@ class WatermarkChain:
         )
         watermarks.tick(self._clock(), caught_up=caught_up)
         watermark = watermarks.current(self._settings.column)
-        must_step = self.steps_every_batch and any(one.statistics["input_rows"] for one in fresh)
-        # After a restart the offset still names the old program's frame, and after a fork the old incarnation.
-        is_taken_over = at.incarnation == start.incarnation and start.frame == self._frame
-        if watermark != at.watermark or must_step or not is_taken_over:
+        must_step = self.steps_every_batch and any(observation.statistics["input_rows"] for observation in fresh)
+        # After a restart the offset still has the frame of the old program, and after a fork the old incarnation.
+        is_own_offset = at.incarnation == start.incarnation and start.frame == self._frame
+        if watermark != at.watermark or must_step or not is_own_offset:
             return self._step(at, watermark)
         return start
 
     def forget_before(self, end: MarkOffset, keep: int) -> None:
-        """Forget steps that Spark can no longer go back to."""
+        """Delete the steps that Spark can no longer return to."""
         if end.seq % keep == 0:
             self._steps.prune(end.incarnation, end.seq - keep)
 
     def _resume(self, start: MarkOffset) -> None:
-        """Take up a chain where Spark left it, which is not always where the home does."""
+        """Continue the chain from Spark's offset, which may be older than the newest step in the home."""
         now = self._clock()
         if start == self._initial:
             self._steps.create(start.incarnation, asdict(self._settings), now)
@@ -170,15 +170,15 @@ class WatermarkChain:
         incarnation = start.incarnation
         newest = self._steps.newest(incarnation)
         if newest is not None and newest.seq > start.seq:
-            # The home went on from here, but Spark did not: what came then is not this query's past.
+            # The home has later steps, but Spark restarts before them: they are not part of this query's history.
             incarnation = self._mint()
             self._steps.fork(start.incarnation, start.seq, incarnation, now)
         step = self._steps.get(incarnation, start.seq)
         if step is None:
             raise SnapshotInvalid(
-                f"The home does not have step {start.seq} of {incarnation!r}, from which the checkpoint goes on.",
-                rule="A checkpoint and the home it was written with belong together.",
-                remedy="Open that home, or start the query with a new checkpoint.",
+                f"The home has no step {start.seq} of {incarnation!r}, from which the checkpoint continues.",
+                rule="A checkpoint can only be used with the home it was written with.",
+                remedy="Pass that home as home=, or start the query with a new checkpoint.",
                 incarnation=incarnation,
                 seq=start.seq,
             )
@@ -189,12 +189,12 @@ class WatermarkChain:
         self._at = MarkOffset(start.frame, incarnation, start.seq, start.watermark)
 
     def _await_observations(self, at: MarkOffset) -> list[Observation]:
-        """Return what is not applied yet; the first time at a step, wait for the batch that ended there."""
+        """Return the observations not yet applied; on the first call at a step, wait for the batch that ended there."""
         deadline = self._clock() + OBSERVATION_TIMEOUT
         while True:
             later = self._steps.observations(at.incarnation, after_batch=self._applied)
-            fresh = [one for one in later if one.seq <= at.seq]
-            if self._waited_at == at.seq or any(one.seq == at.seq for one in fresh):
+            fresh = [observation for observation in later if observation.seq <= at.seq]
+            if self._waited_at == at.seq or any(observation.seq == at.seq for observation in fresh):
                 break
             if self._clock() >= deadline:
                 self._missed += 1
@@ -208,12 +208,12 @@ class WatermarkChain:
         if not statistics["has_all_origins"]:
             raise TooManyOrigins(
                 f"Batch {observation.batch_id} has more than {MOST_ORIGINS:,} origins.",
-                rule="The watermark waits for every origin, so each has to be known.",
-                remedy="Name fewer columns in per, or such with fewer values.",
+                rule="The watermark waits for every origin, so the statistics must have all of them.",
+                remedy="Name fewer columns in per, or columns with fewer distinct values.",
                 batch_id=observation.batch_id,
                 per=self._settings.per,
             )
-        # All of a batch's new origins first: the others must not move on before they are waited for.
+        # Add all new origins of the batch first, so that the watermark cannot pass them.
         for origin in sorted(statistics["newest"].keys() - set(watermarks.origins)):
             watermarks.add(origin, now=observation.at)
         for origin, newest in statistics["newest"].items():
@@ -229,5 +229,5 @@ class WatermarkChain:
 
     def _snapshot(self) -> Snapshot:
         assert self._watermarks is not None
-        mine = {"applied": self._applied, "missed": self._missed, "names": self._names}
-        return self._watermarks.snapshot() | mine
+        counters = {"applied": self._applied, "missed": self._missed, "names": self._names}
+        return self._watermarks.snapshot() | counters

@@ -1,4 +1,4 @@
-"""A computed watermark on any streaming DataFrame, and the late rows that it kept apart."""
+"""A computed watermark on any streaming DataFrame, and the late rows that it has routed to files."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -49,11 +49,7 @@ def with_watermark(
     home: str | Path | None = None,
     **unknown: Never,
 ) -> DataFrame:
-    """Return a streaming DataFrame with a watermark on `column` that waits for the slowest of its origins.
-
-    Spark's own watermark follows the newest row of all. This one follows, for each combination of the columns `per`
-    (a topic and its partition, a device, a region), the newest row of that origin, less `delay`, and is the lowest
-    of those. Windows, session windows, deduplication and joins after it run unchanged and close on it.
+    """Return a streaming DataFrame with a watermark on `column` that waits for the slowest origin.
 
     ```python
     import floodmark as fm
@@ -61,21 +57,40 @@ def with_watermark(
     orders = fm.with_watermark(orders, "order_time", delay="1 minute", per=["partition"], future="1 hour")
     ```
 
-    `idle`: an origin from which nothing came for so long is left out until it speaks again, provided that everything
-    has been read; a source that does not tell so needs `assume_caught_up=True`. `future`: rows further ahead of the
-    clock than this do not move the watermark. An origin is waited for from its first row on; one batch may have up to
-    65,536 of them. What a batch says counts from the batch after the next, one later than with Spark's own watermark.
+    Spark's own watermark follows the newest row of all. This one takes, for each origin (each combination of the
+    columns `per`), the newest time minus `delay`, and the watermark is the lowest of them. Windows, session windows,
+    deduplication and joins after it run unchanged. A batch's rows move the watermark of the batch after the next, one
+    batch later than with Spark's own. The watermark survives restarts, and a retried batch gets the same one.
 
-    `late` says what happens to a row whose time is before the watermark that its batch runs under. With "drop" it goes
-    on, and Spark's operators drop it if it is too late for them. With "count" it does too, and `floodmark why` tells
-    how many there were of each origin, and the oldest. With "fail" it makes the query fail. With "route" it is taken
-    out and kept apart, in files of the home that `late(query)` reads. All but "drop" look up the watermark in each
-    batch from the tasks, so these must reach the home, for "route" a directory; and "route" shows every row to a Python
-    worker. bench/RESULTS.md has what each costs. `operators` is that of `follow_marks`.
+    A row is late if its time is before the watermark of its batch. All values of `late` but "drop" read that watermark
+    from the home inside tasks, so executors must reach the home; bench/RESULTS.md has their cost.
 
-    What each origin said is kept in the `home` (a directory or the URL of a PostgreSQL database; by default
-    `.floodmark`) and survives restarts. The batch is the place of its rows here: batches that are cut differently may
-    judge a row differently, a batch that runs again never does.
+    Args:
+        df: A streaming DataFrame without a watermark.
+        column: The event-time column, of type timestamp.
+        delay: How much out of order the rows of one origin may be.
+        per: The columns that identify an origin, such as topic and partition, device or region. The watermark waits
+            for an origin from its first row on. One batch may have up to 65,536 origins.
+        idle: After this long without rows an origin is ignored until it has rows again, provided that the query has
+            read everything available.
+        future: Rows further ahead of the clock than this do not move the watermark; by default all rows do.
+        assume_caught_up: Needed for `idle` if the source does not report its latest offset.
+        late: What happens to late rows. "drop" leaves them to Spark's operators; "count" does too, and `floodmark why`
+            shows their number and the oldest by origin; "fail" fails the query; "route" writes them to files of the
+            home, which `late(query)` reads. "route" needs a home in a directory and passes every row through a Python
+            worker.
+        operators: As in `follow_marks`.
+        home: Where the watermark is stored: a directory or a PostgreSQL URL; by default `.floodmark`.
+        **unknown: Refused; named so that a misspelled option gets a suggestion.
+
+    Returns:
+        The same rows and columns, with `column` as Spark's event-time column.
+
+    Raises:
+        UnsupportedFrame: The DataFrame is not streaming, has a watermark, or a column has the wrong type.
+        UnknownColumn: There is no such column.
+        InvalidOption: An option is unknown or has an invalid value.
+        UnsupportedSpark: Spark is too old.
     """
     refuse_unknown_options(unknown, _OPTIONS)
     require_one_of("late", late, get_args(Late))
@@ -100,32 +115,31 @@ def with_watermark(
         schema=df.schema.json() if late == "route" else None,
     )
     mark = spark_watermark(F.timestamp_micros("w"), operators)
-    frame, kept = uuid4().hex, Home.open(home)
+    frame, opened_home = uuid4().hex, Home.open(home)
     spark = df.sparkSession
     spark.dataSource.register(MarkSource)
-    session_listener(spark).watch(frame, settings, kept)
+    session_listener(spark).watch(frame, settings, opened_home)
 
-    options = {"home": kept.location, "settings": settings.to_json(), "frame": frame}
+    options = {"home": opened_home.location, "settings": settings.to_json(), "frame": frame}
     marks_read = spark.readStream.format(MARKS_FORMAT).options(**options)
     moved = marks_read.load().select(mark.alias("w")).withWatermark("w", "0 seconds")
-    # Never true, which Spark does not know: no mark leaves, but each has passed the watermark node.
+    # Never true, but the optimizer cannot know: mark rows are removed after they have passed the watermark node.
     marks = moved.where(F.spark_partition_id() < 0)
     if late == "drop":
         rows = observe_statistics(df, settings, observation_name(frame))
     else:
         watermark = spark.read.format(MARKS_FORMAT).options(**options).load().scalar()
-        rows = _handle_late_rows(df, settings, observation_name(frame), watermark, kept)
-    nothing = marks.select(*(F.lit(None).cast(field.dataType).alias(field.name) for field in rows.schema.fields))
-    united = rows.unionByName(nothing).where(_keep_columns_above_union(set(rows.columns) - set(df.columns)))
+        rows = _handle_late_rows(df, settings, observation_name(frame), watermark, opened_home)
+    no_rows = marks.select(*(F.lit(None).cast(field.dataType).alias(field.name) for field in rows.schema.fields))
+    united = rows.unionByName(no_rows).where(_keep_columns_above_union(set(rows.columns) - set(df.columns)))
     return united.select(*(as_event_time(f) if f is event_time else column_of(f.name) for f in fields))
 
 
 def _keep_columns_above_union(columns: Iterable[str]) -> Column:
-    """Return what is always true, though Spark does not know, and looks as if it needed these columns.
+    """Return a condition that is always true, but seems to the optimizer to need these columns.
 
-    Spark takes what comes after a union below it, and so it does with leaving columns out. Each row would then be built
-    once more only to pass the union. Behind this it is not: the union hands rows on as they are, to be compiled as one
-    with the user's operators.
+    The optimizer would push the final select below the union, and every row would be copied once more. With this
+    condition in between the union passes rows on unchanged, and is compiled together with the user's operators.
     """
     is_true = F.spark_partition_id() >= 0
     for column in sorted(columns):
@@ -136,7 +150,7 @@ def _keep_columns_above_union(columns: Iterable[str]) -> Column:
 def _handle_late_rows(
     df: DataFrame, settings: WatermarkSettings, name: str, watermark: Column, home: Home
 ) -> DataFrame:
-    """Return the rows with those that are late counted, refused or kept apart, as the settings say."""
+    """Return the rows, with late ones counted, refused or routed, as the settings say."""
     column = settings.column
     if settings.late == "count":
         return observe_statistics(df, settings, name, is_late(column, watermark))
@@ -167,46 +181,55 @@ LATENESS_COLUMN: Final = "_lateness"
 
 
 def late(query: StreamingQuery | str, *, column: str | None = None, home: str | Path | None = None) -> DataFrame:
-    """Return the late rows of a query over `with_watermark(..., late="route")`, as far as it has run.
-
-    Besides its own columns a row has `_watermark`, under which its batch ran, and `_lateness`, how far behind it the
-    row was. A batch that ran again after a crash counts once.
+    """Return the late rows that a query over `with_watermark(..., late="route")` has written so far.
 
     ```python
     query = orders.writeStream.queryName("orders").start()
     fm.late(query).groupBy("partition").agg(F.count("*"), F.max("_lateness")).show()
     ```
 
-    A query can also be named, or be given by its id or the beginning of it, as `floodmark why` takes it. `column` is
-    needed where a query has several watermarks. The `home` of a query that this program started is known.
+    The rows of a batch that was run again after a crash are there once.
+
+    Args:
+        query: The query, or its name, its id, or the beginning of its id.
+        column: The event-time column; needed if the query routes late rows on several.
+        home: The home of the watermark; not needed for a query that this program has started.
+
+    Returns:
+        A batch DataFrame with the columns of the rows, `_watermark` (the watermark of their batch) and `_lateness`
+        (how far the row was behind it).
+
+    Raises:
+        NoLateRows: The query has no watermark with `late="route"`, or several and no `column` was given.
     """
     spark = SparkSession.active()
-    asked = query if isinstance(query, str) else str(query.id)
-    known = query_home(spark, asked) if home is None else None
-    with Home.open_existing(known or home) as kept:
-        record = Queries(kept).find(asked)
-        steps = WatermarkSteps(kept)
-        settings = {one: steps.incarnation(incarnation).settings for incarnation, _, one in record.incarnations}
-        routed = {one: found["schema"] for one, found in settings.items() if found.get("schema")}
-        wanted = [one for one in routed if column in (None, one)]
-        if len(wanted) != 1:
+    query_key = query if isinstance(query, str) else str(query.id)
+    location = query_home(spark, query_key) if home is None else None
+    with Home.open_existing(location or home) as opened_home:
+        record = Queries(opened_home).find(query_key)
+        steps = WatermarkSteps(opened_home)
+        settings = {name: steps.incarnation(incarnation).settings for incarnation, _, name in record.incarnations}
+        routed = {name: choices["schema"] for name, choices in settings.items() if choices.get("schema")}
+        matches = [name for name in routed if column in (None, name)]
+        if len(matches) != 1:
             raise NoLateRows(
-                f"The query {asked!r} keeps late rows apart on {', '.join(map(repr, routed)) or 'no column'}.",
-                rule="Late rows are kept where with_watermark was told late='route'.",
-                remedy="Name one of these columns." if routed else "Start the query with late='route'.",
-                query=asked,
+                f"The query {query_key!r} routes late rows on {', '.join(map(repr, routed)) or 'no column'}.",
+                rule="Late rows are stored only with with_watermark(..., late='route').",
+                remedy="Pass one of these as column=." if routed else "Start the query with late='route'.",
+                query=query_key,
                 columns=list(routed),
             )
-        files = _late_files(late_directory(kept.path, record.query_id, wanted[0]))
-    schema = StructType.fromJson(json.loads(routed[wanted[0]])).add(WATERMARK_COLUMN, TimestampType())
+        event_time = matches[0]
+        files = _late_files(late_directory(opened_home.path, record.query_id, event_time))
+    schema = StructType.fromJson(json.loads(routed[event_time])).add(WATERMARK_COLUMN, TimestampType())
     rows = spark.read.schema(schema).parquet(*map(str, files)) if files else spark.createDataFrame([], schema)
-    return rows.withColumn(LATENESS_COLUMN, F.col(WATERMARK_COLUMN) - column_of(wanted[0]))
+    return rows.withColumn(LATENESS_COLUMN, F.col(WATERMARK_COLUMN) - column_of(event_time))
 
 
-def _late_files(place: Path) -> list[Path]:
-    """Return the files of all batches, of each the last run that ran it: when it runs again it finds the same rows."""
+def _late_files(directory: Path) -> list[Path]:
+    """Return the files of all batches. If several runs have run a batch, they wrote the same rows: take the last."""
     files: list[Path] = []
-    for batch in _directories(place):
+    for batch in _directories(directory):
         runs = _directories(batch)
         if runs:
             files += sorted(max(runs, key=lambda run: run.stat().st_mtime_ns).glob("*.parquet"))
@@ -214,4 +237,4 @@ def _late_files(place: Path) -> list[Path]:
 
 
 def _directories(path: Path) -> list[Path]:
-    return sorted(one for one in path.iterdir() if one.is_dir()) if path.is_dir() else []
+    return sorted(entry for entry in path.iterdir() if entry.is_dir()) if path.is_dir() else []

@@ -1,4 +1,4 @@
-"""Files what each batch saw of its rows with the step it ran at, for the next step to be computed from."""
+"""Stores the statistics of each batch in the home, under the step it ran at, and the state of each query."""
 
 import atexit
 import json
@@ -40,8 +40,8 @@ def observation_name(frame: str) -> str:
 class _ProgressAsJson(JStreamingQueryListener):
     """Takes the progress of a batch from the JVM in one call.
 
-    PySpark makes Python objects of it field by field, by some hundred calls, and for these 0.1 to 0.3 s the next batch
-    would wait. Spark Connect has it as JSON already, and never comes here.
+    PySpark's own listener copies it field by field, in some hundred calls, and delays the next batch by 0.1 to 0.3 s.
+    Spark Connect sends JSON, and does not use this class.
     """
 
     def onQueryProgress(self, jevent: Any) -> None:  # noqa: N802 - Spark calls it by this name
@@ -50,7 +50,7 @@ class _ProgressAsJson(JStreamingQueryListener):
 
 
 class ProgressListener(StreamingQueryListener):
-    """One for a session; knows the frames that were made with it, and the queries that use them."""
+    """The listener of one session: it has the session's frames, and the queries that use them."""
 
     def __init__(self) -> None:
         self._frames: dict[str, tuple[WatermarkSettings, Home]] = {}
@@ -66,28 +66,28 @@ class ProgressListener(StreamingQueryListener):
         return self._jlistenerobj
 
     def watch(self, frame: str, settings: WatermarkSettings, home: Home) -> None:
-        """File what is seen of a frame in a home."""
+        """Store the statistics of a frame in a home."""
         self._frames[frame] = settings, home
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark calls it by this name
-        """Remember when the run began."""
+        """Remember the start time of the run."""
         self._started[str(event.runId)] = now_micros()
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark calls it by this name
-        """File the statistics of every frame in the query, and how far the query is."""
+        """Store the statistics of every frame in the query, and the query's progress."""
         progress = event.progress
         try:
-            places = list(_match_frames(progress, set(self._frames)))
-            for frame, offset in places:
-                self._file(frame, offset, progress)
-            if places:
-                self._record(places, progress)
+            frame_offsets = list(_match_frames(progress, set(self._frames)))
+            for frame, offset in frame_offsets:
+                self._store_statistics(frame, offset, progress)
+            if frame_offsets:
+                self._record_query(frame_offsets, progress)
         except Exception:
-            # Spark would swallow it without a word.
-            _log.exception("What a batch saw could not be filed; its watermark stays where it is.")
+            # Spark ignores exceptions of listeners.
+            _log.exception("The statistics of a batch could not be stored; the watermark does not advance by it.")
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark calls it by this name
-        """Do nothing: the chain sees by itself that nothing comes."""
+        """Do nothing: the chain handles idle queries by its clock."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark calls it by this name
         """Record how the run ended."""
@@ -101,13 +101,13 @@ class ProgressListener(StreamingQueryListener):
         try:
             Queries(home).record(ended)
         except Exception:
-            _log.exception("The end of the query %s could not be filed.", record.query_id)
+            _log.exception("The end of the query %s could not be recorded.", record.query_id)
 
-    def has_heard_out(self, running: set[str]) -> bool:
-        """Return whether the end of every run was told, but for those that are still running."""
+    def has_all_ends(self, running: set[str]) -> bool:
+        """Return whether the end of every run was received, except of those still running."""
         return self._started.keys() <= running
 
-    def _file(self, frame: str, offset: MarkOffset, progress: StreamingQueryProgress) -> None:
+    def _store_statistics(self, frame: str, offset: MarkOffset, progress: StreamingQueryProgress) -> None:
         settings, home = self._frames[frame]
         data = [source for source in progress.sources if parse_mark_offset(source) is None]
         statistics = asdict(read_statistics(progress.observedMetrics[observation_name(frame)], settings)) | {
@@ -117,9 +117,9 @@ class ProgressListener(StreamingQueryListener):
         }
         WatermarkSteps(home).observe(offset.incarnation, offset.seq, progress.batchId, statistics, now_micros())
 
-    def _record(self, places: list[tuple[str, MarkOffset]], progress: StreamingQueryProgress) -> None:
+    def _record_query(self, frame_offsets: list[tuple[str, MarkOffset]], progress: StreamingQueryProgress) -> None:
         now, run = now_micros(), str(progress.runId)
-        settings_and_homes = [self._frames[frame] for frame, _ in places]
+        settings_and_homes = [self._frames[frame] for frame, _ in frame_offsets]
         watermark = progress.eventTime.get("watermark")
         record = QueryRecord(
             query_id=str(progress.id),
@@ -128,7 +128,7 @@ class ProgressListener(StreamingQueryListener):
             batch_id=progress.batchId,
             incarnations=tuple(
                 (offset.incarnation, offset.seq, settings.column)
-                for (_, offset), (settings, _) in zip(places, settings_and_homes, strict=True)
+                for (_, offset), (settings, _) in zip(frame_offsets, settings_and_homes, strict=True)
             ),
             spark_watermark=None if watermark is None else _timestamp_millis(watermark),
             state="running",
@@ -148,36 +148,39 @@ _listeners: dict[int, tuple[SparkSession, ProgressListener]] = {}
 
 
 def session_listener(spark: SparkSession) -> ProgressListener:
-    """Return the listener of a session, added to it the first time."""
+    """Return the listener of a session; the first call adds it."""
     with _listeners_lock:
-        known = _listeners.get(id(spark))
-        if known is None or known[0] is not spark:
+        entry = _listeners.get(id(spark))
+        if entry is None or entry[0] is not spark:
             listener = ProgressListener()
             spark.streams.addListener(listener)
             atexit.register(_remove_at_exit, spark, listener)
-            known = _listeners[id(spark)] = spark, listener
-        return known[1]
+            entry = _listeners[id(spark)] = spark, listener
+        return entry[1]
 
 
 def query_home(spark: SparkSession, query_id: str) -> str | None:
-    """Return the home of a query that was started with this session, if any of its batches has been heard of."""
+    """Return the home of a query of this session; None before its first batch is done."""
     return session_listener(spark).homes.get(query_id)
 
 
 def _remove_at_exit(spark: SparkSession, listener: ProgressListener) -> None:
-    """Hear queries that have ended out, then leave: Spark tells the end late, and a long trace if nobody listens."""
+    """Remove the listener once the ends of all stopped queries are recorded.
+
+    Spark reports them late, and logs a long stack trace if the Python process has gone by then.
+    """
     with suppress(Exception):
         deadline = time.monotonic() + 2
         while time.monotonic() < deadline:
             running = {str(query.runId) for query in spark.streams.active}
-            if listener.has_heard_out(running):
+            if listener.has_all_ends(running):
                 break
             time.sleep(0.01)
         spark.streams.removeListener(listener)
 
 
 def parse_mark_offset(source: SourceProgress) -> MarkOffset | None:
-    """Return the end offset of a source of marks, None for any other source."""
+    """Return the end offset of a mark source; None for any other source."""
     try:
         values: Any = json.loads(source.endOffset)
         return MarkOffset.from_json(values) if "incarnation" in values else None
@@ -188,18 +191,18 @@ def parse_mark_offset(source: SourceProgress) -> MarkOffset | None:
 def _match_frames(progress: StreamingQueryProgress, frames: set[str]) -> Iterator[tuple[str, MarkOffset]]:
     """Yield each frame of a query with its offset.
 
-    A batch that runs again after a restart has the offset of the frame before the restart. Where there is one such
-    offset and one frame without an offset, they belong together; else what that batch saw is lost, and counted so.
+    A batch that is run again after a restart has the offset of the frame before the restart. One such offset and one
+    frame without an offset belong together; in other cases the statistics of that batch are lost, and counted as lost.
     """
     observed = {frame for frame in frames if observation_name(frame) in progress.observedMetrics}
     offsets = [offset for source in progress.sources if (offset := parse_mark_offset(source)) is not None]
-    strangers = [offset for offset in offsets if offset.frame not in observed]
+    unmatched = [offset for offset in offsets if offset.frame not in observed]
     for offset in offsets:
         if offset.frame in observed:
             observed.discard(offset.frame)
             yield offset.frame, offset
-    if len(observed) == len(strangers) == 1:
-        yield observed.pop(), strangers[0]
+    if len(observed) == len(unmatched) == 1:
+        yield observed.pop(), unmatched[0]
 
 
 def _timestamp_millis(timestamp: str) -> int:

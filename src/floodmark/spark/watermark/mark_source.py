@@ -1,7 +1,7 @@
-"""The marks of a frame as Spark reads them.
+"""The Spark data source that feeds the computed watermark of a frame into a query.
 
-As a stream: one row a step, the watermark (in microseconds) that it promises. As a table: one row, the watermark that
-the batch which reads it runs under.
+Read as a stream it has one row per step: the watermark in microseconds. Read as a table it has one row: the watermark
+of the batch that reads it.
 """
 
 import time
@@ -18,7 +18,7 @@ from floodmark.spark.watermark.chain import MarkOffset, WatermarkChain, Watermar
 from floodmark.spark.watermark.late import current_batch
 
 MARKS_FORMAT = "floodmark_marks"
-# Spark keeps this many batches to go back to, unless it is told otherwise.
+# Spark's default for spark.sql.streaming.minBatchesToRetain.
 _BATCHES_KEPT = 100
 
 
@@ -31,58 +31,58 @@ class MarkSource(DataSource):
         return MARKS_FORMAT
 
     def schema(self) -> str:
-        """Return the one column."""
+        """Return the schema: the watermark in microseconds."""
         return "w bigint"
 
     def simpleStreamReader(self, schema: StructType) -> "MarkReader":  # noqa: N802 - Spark calls it by this name
-        """Return a reader of these options."""
+        """Return the stream reader."""
         return MarkReader(self.options["home"], self.options["settings"], self.options["frame"])
 
     def reader(self, schema: StructType) -> "BatchWatermarkReader":
-        """Return a reader of what a batch runs under."""
+        """Return the reader of the current batch's watermark."""
         settings = WatermarkSettings.from_json(self.options["settings"])
         return BatchWatermarkReader(self.options["home"], self.options["frame"], settings.column)
 
 
 class MarkReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Lives on the driver as long as its query runs, and reads there too: one number needs no executor."""
+    """Computes the next watermark, on the driver, as long as its query runs."""
 
     def __init__(self, home: str, settings: str, frame: str) -> None:
         self._home, self._settings, self._frame = home, WatermarkSettings.from_json(settings), frame
-        self._chain_once: WatermarkChain | None = None
-        self._places: BatchWatermarks | None = None
+        self._opened_chain: WatermarkChain | None = None
+        self._batch_watermarks: BatchWatermarks | None = None
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark calls it by this name
-        """Say something after every batch, so that the query ends only when nothing follows from its last rows."""
+        """Step after every batch with rows, so that the query ends only after the watermark of its last rows."""
         self._chain().steps_every_batch = True
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark calls it by this name
-        """Return where a query without a checkpoint begins."""
+        """Return the first offset of a query without a checkpoint."""
         return self._chain().initial().to_json()
 
     def read(self, start: dict[str, Any]) -> tuple[Iterator[tuple[Any, ...]], dict[str, Any]]:
         """Return the next mark and its offset, or nothing and the same offset."""
         before = MarkOffset.from_json(start)
         after = self._chain().advance(before)
-        self._say_place(before, after)
+        self._publish_batch_watermark(before, after)
         return (iter(()) if after == before else _mark_rows(after)), after.to_json()
 
     def readBetweenOffsets(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[tuple[Any, ...]]:  # noqa: N802
-        """Return the mark of a batch that runs again."""
+        """Return the mark of a batch that is run again."""
         before, after = MarkOffset.from_json(start), MarkOffset.from_json(end)
-        self._say_place(before, after)
+        self._publish_batch_watermark(before, after)
         return _mark_rows(after)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Let go of what Spark will not ask for again."""
+        """Delete the steps that Spark can no longer return to."""
         self._chain().forget_before(MarkOffset.from_json(end), _BATCHES_KEPT)
 
     def _chain(self) -> WatermarkChain:
-        if self._chain_once is None:
+        if self._opened_chain is None:
             home = Home.open_existing(self._home)
             if self._settings.late != "drop":
-                self._places = BatchWatermarks(home)
-            self._chain_once = WatermarkChain(
+                self._batch_watermarks = BatchWatermarks(home)
+            self._opened_chain = WatermarkChain(
                 WatermarkSteps(home),
                 self._settings,
                 self._frame,
@@ -90,20 +90,22 @@ class MarkReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
                 clock=now_micros,
                 sleep=lambda micros: time.sleep(micros / 1e6),
             )
-        return self._chain_once
+        return self._opened_chain
 
-    def _say_place(self, before: MarkOffset, after: MarkOffset) -> None:
-        """Tell the tasks of the next batch which rows are late: a mark counts from the batch after its own."""
+    def _publish_batch_watermark(self, before: MarkOffset, after: MarkOffset) -> None:
+        """Store the watermark by which tasks decide which rows are late; a mark takes effect in the batch after it."""
         self._chain()
-        if self._places is None:
+        if self._batch_watermarks is None:
             return
         if after.incarnation != before.incarnation:
-            self._places.leave(self._frame, before.incarnation)
-        self._places.place(self._frame, after.incarnation, before.watermark, after.watermark, now_micros())
+            self._batch_watermarks.remove_frame(self._frame, before.incarnation)
+        self._batch_watermarks.set_frame(
+            self._frame, after.incarnation, before.watermark, after.watermark, now_micros()
+        )
 
 
 class BatchWatermarkReader(DataSourceReader):
-    """Reads in a task, because only there the batch is known."""
+    """Reads the watermark of the current batch, in a task: only the task context has the number of the batch."""
 
     def __init__(self, home: str, frame: str, column: str) -> None:
         self._home, self._frame, self._column = home, frame, column
@@ -120,5 +122,5 @@ def _mark_rows(offset: MarkOffset) -> Iterator[tuple[Any, ...]]:
 
 
 def now_micros() -> int:
-    """Return what time it is, in microseconds since the epoch."""
+    """Return the current time in microseconds since the epoch."""
     return time.time_ns() // 1000

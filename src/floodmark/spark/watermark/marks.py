@@ -1,4 +1,4 @@
-"""Marks in the rows become Spark's watermark, for Spark's own operators to close on."""
+"""Mark rows of a DataFrame become Spark's watermark, on which Spark's own operators close."""
 
 from typing import Literal, get_args
 
@@ -22,12 +22,7 @@ Operators = Literal["any", "windows"]
 
 
 def follow_marks(df: DataFrame, time: str, mark: str, *, operators: Operators = "any") -> DataFrame:
-    """Return the data rows of a stream, with the watermark that the stream's mark rows state.
-
-    A row with a timestamp W in the column `mark` is a mark row: it promises that no row with `time` < W comes
-    after it. A row whose `mark` is null is a data row. In the result the mark rows and the column `mark` are gone,
-    `time` is Spark's event-time column, and windows, session windows, deduplication and stream joins after it
-    close on the marks and on nothing else: no event time can move the watermark, however far in the future it is.
+    """Return the data rows of a streaming DataFrame, with the watermark that its mark rows state.
 
     ```python
     from pyspark.sql import functions as F
@@ -38,15 +33,32 @@ def follow_marks(df: DataFrame, time: str, mark: str, *, operators: Operators = 
     per_minute = orders.groupBy(F.window("t", "1 minute")).count()
     ```
 
-    A row at exactly W is on time. Spark drops such a row in most of its operators and counts whole milliseconds,
-    so it is told the last millisecond before W; a window that ends at W then closes with the next mark. Where all
-    stateful operators of the query are tumbling or sliding windows, `operators="windows"` closes it at once. With
-    any other operator that choice makes rows at exactly W late.
+    A row with a timestamp W in the column `mark` is a mark row: it promises that no later row has `time` < W. A row
+    whose `mark` is null is a data row. The result has the data rows without the column `mark`, and `time` is Spark's
+    event-time column. Windows, session windows, deduplication and stream joins after it close on the marks only: a row
+    with a time in the far future does not move the watermark.
 
-    Spark does the rest as always: a mark takes effect after the micro-batch that contains it, the watermark of a
-    query with several inputs is the lowest one, and times before 1970 are late from the start. Nothing is read
-    here, and no part of it needs the JVM, so it works through Spark Connect too. A frame that cannot work is
-    refused here, but for one case: a watermark on a column that was dropped since shows only when the query runs.
+    A row at exactly W is on time. Most of Spark's operators drop such a row, and Spark counts whole milliseconds, so
+    Spark gets the last millisecond before W as its watermark. A window that ends at W then closes with the next mark.
+
+    As always in Spark, a mark takes effect after the micro-batch that contains it, the watermark of a query with
+    several inputs is the lowest one, and times before 1970 are late. It works through Spark Connect too.
+
+    Args:
+        df: A streaming DataFrame without a watermark.
+        time: The event-time column, of type timestamp.
+        mark: The column that is a timestamp in mark rows and null in data rows.
+        operators: "windows" closes a window that ends at W at once; choose it only if every stateful operator of the
+            query is a tumbling or sliding window. With other operators it makes rows at exactly W late.
+
+    Returns:
+        The data rows, without the column `mark`.
+
+    Raises:
+        UnsupportedFrame: The DataFrame is not streaming, has a watermark, or a column has the wrong type. A watermark
+            on a column that was dropped since is found only when the query runs.
+        UnknownColumn: There is no column `time` or `mark`.
+        InvalidOption: `time` and `mark` are the same column, or `operators` is unknown.
     """
     require_known_operators(operators)
     require_streaming(df)
@@ -57,7 +69,7 @@ def follow_marks(df: DataFrame, time: str, mark: str, *, operators: Operators = 
         raise InvalidOption(
             f"time and mark both name the column {time!r}.",
             rule="The event time of data rows and the watermark of mark rows are two columns.",
-            remedy="Name the column which is null on data rows as mark, and the rows' own time as time.",
+            remedy="Pass as mark the column that is null in data rows, and as time the event time of the rows.",
             option="mark",
             value=mark,
         )
@@ -72,22 +84,22 @@ def follow_marks(df: DataFrame, time: str, mark: str, *, operators: Operators = 
 
 
 def spark_watermark(mark: Column, operators: Operators) -> Column:
-    """Return the whole millisecond that Spark has to be told for a mark, null for a data row."""
+    """Return the watermark for Spark, in whole milliseconds, that stands for a mark; null for a data row."""
     micros = F.unix_micros(mark)
     if operators == "any":
         micros = micros - 1
-    # Division would go through a double, or towards zero for times before 1970.
+    # Not a division: that would go through a double, or round towards zero for times before 1970.
     return F.timestamp_micros(micros - F.pmod(micros, F.lit(1000)))
 
 
 def _is_data(mark: Column) -> Column:
-    # The second term is never true, but Spark does not know. A filter that might depend on where a row lies stays
-    # where it is and lets none past. Without it the optimizer takes filters that come after this one, also those
-    # it infers by itself from windows and joins, below the watermark node, and they remove the mark rows unseen.
+    # An optimizer barrier: the second term is never true, but it is non-deterministic, so Spark moves no filter across
+    # this one. Without it the optimizer pushes later filters, and those it infers from windows and joins, below the
+    # watermark node, where they remove the mark rows before they count.
     return mark.isNull() | (F.spark_partition_id() < 0)
 
 
 def require_known_operators(operators: str) -> None:
-    """Refuse a choice that does not exist."""
+    """Raise InvalidOption for an unknown value of `operators`."""
     otherwise = "Leave it out unless every stateful operator of the query is a tumbling or sliding window."
     require_one_of("operators", operators, get_args(Operators), otherwise)

@@ -1,9 +1,9 @@
 """Statistics of one micro-batch: per origin the newest event time, and which rows were late.
 
-They are observed in one pass and without a shuffle, by Spark's tuple sketches, which keep a number for every
-distinct key: its largest value, its smallest, or a sum. While there are no more keys than the sketch has
-places, each number is exact. What Spark returns is the published binary form of such a sketch, in which a key
-is only a hash; the reader of that form, and the hashes as Spark and its sketches compute them, are here.
+They are observed in one pass and without a shuffle, by Spark's tuple sketches, which keep one number (maximum, minimum
+or sum) per distinct key. The numbers are exact as long as the sketch has room for all keys. Spark returns the published
+binary format of a sketch, in which a key is only a hash. This module reads that format, and computes the hashes as
+Spark and its sketches do.
 """
 
 import struct
@@ -18,17 +18,17 @@ from floodmark.spark.columns import column_of
 from floodmark.spark.watermark.chain import MOST_ORIGINS, WatermarkSettings
 
 ONLY_ORIGIN: Final = "all rows"
-"""The name of the origin where rows are not told apart."""
+"""The name of the origin if `per` is empty: all rows have the same."""
 
 _TIME, _ORIGIN, _NAME, _LATE_ORIGIN = (f"__floodmark_{part}" for part in ("time", "origin", "name", "late_origin"))
 
 
 @dataclass(frozen=True, slots=True)
 class BatchStatistics:
-    """The newest time of each origin, names for origins, and the rows that were late or from too far in the future.
+    """The newest time and the name of each origin, and the rows that were late or too far in the future.
 
-    Of late rows there is the number and the oldest time of each origin. `has_all_origins` is False where there were
-    too many to count: then nothing is known of those that are missing.
+    Late rows have a count and an oldest time per origin. `has_all_origins` is False if the sketch overflowed: some
+    origins are missing then.
     """
 
     newest: dict[str, int]
@@ -43,13 +43,13 @@ class BatchStatistics:
 def observe_statistics(
     df: DataFrame, settings: WatermarkSettings, name: str, is_late: Column | None = None
 ) -> DataFrame:
-    """Return the same rows, with their statistics reported under `name` after each batch.
+    """Return the same rows; Spark reports their statistics under `name` after each batch.
 
-    They have columns more than before, for the caller to leave out where it selects columns anyway.
+    The result has additional columns, which the caller drops when it selects columns.
     """
     micros = F.unix_micros(column_of(settings.column))
     countable, observed = micros, list[Column]()
-    # Each thing observed costs some ten nanoseconds a row, so nothing is that is not asked for.
+    # Each observed metric costs about ten nanoseconds per row, so only those that the settings need are observed.
     if settings.future is not None:
         is_future = micros > F.unix_micros(F.current_timestamp()) + settings.future
         observed.append(F.count(F.when(is_future, 1)).alias("future_rows"))
@@ -61,8 +61,8 @@ def observe_statistics(
             observed.append(F.count(F.when(is_late, 1)).alias("late_rows"))
             observed.append(F.min(F.when(is_late, micros)).alias("oldest_late"))
         return df.observe(name, *observed)
-    # Columns first, so that they are compiled: inside an aggregate Spark would interpret them, row by row.
-    helped = (
+    # As columns, so that Spark compiles them: inside an aggregate they would be interpreted row by row.
+    prepared = (
         df.withColumn(_NAME, origin_name(settings.per))
         .withColumn(_ORIGIN, origin_key(F.col(_NAME)))
         .withColumn(_TIME, countable.cast("double"))
@@ -70,24 +70,24 @@ def observe_statistics(
     observed.append(aggregate_by_origin(F.col(_ORIGIN), F.col(_TIME), "max").alias("newest"))
     observed.append(F.collect_set(_NAME).alias("names"))
     if is_late is not None:
-        helped = helped.withColumn(_LATE_ORIGIN, F.when(is_late, F.col(_ORIGIN)))
+        prepared = prepared.withColumn(_LATE_ORIGIN, F.when(is_late, F.col(_ORIGIN)))
         observed.append(aggregate_by_origin(F.col(_LATE_ORIGIN), F.lit(1.0), "sum").alias("late_rows"))
         observed.append(aggregate_by_origin(F.col(_LATE_ORIGIN), F.col(_TIME), "min").alias("oldest_late"))
-    return helped.observe(name, *observed)
+    return prepared.observe(name, *observed)
 
 
 def read_statistics(row: Any, settings: WatermarkSettings) -> BatchStatistics:
-    """Return what was observed of one batch."""
+    """Return the statistics of one batch, as Spark has reported them."""
     values: dict[str, Any] = row.asDict()
-    numbers_of = _numbers_by_origin if settings.per else _single_origin
-    newest = numbers_of(values["newest"])
+    by_origin = _numbers_by_origin if settings.per else _single_origin
+    newest = by_origin(values["newest"])
     return BatchStatistics(
         newest=newest or {},
         names=_origin_names(values.get("names", ())),
         future_rows=values.get("future_rows", 0),
         newest_future=values.get("newest_future"),
-        late_rows=numbers_of(values["late_rows"]) if "late_rows" in values else None,
-        oldest_late=numbers_of(values["oldest_late"]) if "oldest_late" in values else None,
+        late_rows=by_origin(values["late_rows"]) if "late_rows" in values else None,
+        oldest_late=by_origin(values["oldest_late"]) if "oldest_late" in values else None,
         has_all_origins=newest is not None,
     )
 
@@ -101,11 +101,11 @@ def _numbers_by_origin(sketch: str) -> dict[str, int] | None:
     return None if numbers is None else {format_hash(key): number for key, number in numbers.items()}
 
 
-def _origin_names(told: Iterable[str]) -> dict[str, str]:
-    return {origin_id(name): display_name(name) for name in told}
+def _origin_names(names: Iterable[str]) -> dict[str, str]:
+    return {origin_id(name): display_name(name) for name in names}
 
 
-# Neither is in a name that anybody means.
+# Control characters, which do not occur in ordinary names.
 _NULL_PART, _PART_SEPARATOR = "\0", "\x1f"
 _MOST_MANTISSA: Final = 1 << 53
 _ENTRY: Final = struct.Struct("<Qdx")
@@ -116,18 +116,18 @@ _WORD: Final = 8
 
 
 def origin_name(per: tuple[str, ...]) -> Column:
-    """Return the text that stands for a row's origin: different for different origins, `display_name` is for people."""
+    """Return the text that identifies a row's origin; `display_name` makes it readable."""
     parts = [F.coalesce(column_of(part).cast("string"), F.lit(_NULL_PART)) for part in per]
     return parts[0] if len(parts) == 1 else F.concat_ws(_PART_SEPARATOR, *parts)
 
 
 def origin_key(name: Column) -> Column:
-    """Return the number of 64 bits that stands for a name."""
+    """Return the 64-bit hash of an origin name."""
     return F.xxhash64(name)
 
 
 def origin_id(name: str) -> str:
-    """Return what an origin of this name is called in a sketch.
+    """Return the id of an origin: the hash of its name in a sketch, as text.
 
     >>> origin_id("orders-1")
     '73af98f0c5541de3'
@@ -136,12 +136,12 @@ def origin_id(name: str) -> str:
 
 
 def format_hash(hashed: int) -> str:
-    """Return a hash of a sketch as text."""
+    """Return a hash as text of 16 hexadecimal digits."""
     return format(hashed, "016x")
 
 
 def display_name(name: str) -> str:
-    r"""Return a name as a person writes it.
+    r"""Return an origin name in readable form.
 
     >>> display_name("orders\x1f3"), display_name("\0")
     ('orders, 3', 'null')
@@ -150,14 +150,14 @@ def display_name(name: str) -> str:
 
 
 def aggregate_by_origin(key: Column, number: Column, mode: Literal["max", "min", "sum"]) -> Column:
-    """Return the aggregate of `number`, a double, for each `key`; rows where either is null do not count."""
+    """Return the aggregate of `number`, a double, for each `key`; rows where either is null are ignored."""
     sketch = F.tuple_sketch_agg_double(key, number, F.lit(MOST_ORIGINS.bit_length() - 1), F.lit(mode))
-    # As text, because Connect has no other form for bytes in what was observed.
+    # As text, because Spark Connect does not support binary values in observed metrics.
     return F.hex(sketch)
 
 
 def read_sketch(text: str) -> dict[int, int] | None:
-    """Return {hash: number}, or None if there were more keys than places, so that some are missing.
+    """Return {hash: number}, or None if the sketch had no room for all keys.
 
     >>> read_sketch("01030901000ACC9317C11D528507017B000000000000144002")
     {8863373810831573271: 5}
@@ -174,7 +174,7 @@ def read_sketch(text: str) -> dict[int, int] | None:
 
 
 def _exact_micros(number: float) -> int:
-    """Return a time that is not later than the one meant: beyond the year 2255 a double has no single microseconds."""
+    """Return a time not later than the original: after the year 2255 a double cannot represent every microsecond."""
     whole = int(number)
     return whole if abs(whole) <= _MOST_MANTISSA else whole - 64
 
@@ -189,19 +189,19 @@ _BLOCK: Final = 32
 
 
 def spark_xxhash64(text: str) -> int:
-    """Return what Spark's `xxhash64` of a string is, without its sign.
+    """Return Spark's `xxhash64` of a string, as an unsigned number.
 
     >>> spark_xxhash64("Spark") == -4294468057691064905 % 2**64
     True
     """
     data = text.encode()
-    length, place = len(data), 0
+    length, index = len(data), 0
     if length >= _BLOCK:
         lanes = [_SPARK_SEED + _P1 + _P2, _SPARK_SEED + _P2, _SPARK_SEED, _SPARK_SEED - _P1]
-        while place + _BLOCK <= length:
-            words = (int.from_bytes(data[at : at + 8], "little") for at in range(place, place + _BLOCK, 8))
+        while index + _BLOCK <= length:
+            words = (int.from_bytes(data[at : at + 8], "little") for at in range(index, index + _BLOCK, 8))
             lanes = [_round(lane, word) for lane, word in zip(lanes, words, strict=True)]
-            place += _BLOCK
+            index += _BLOCK
         result = (
             sum(_rotate_left(lane & _MASK_64, bits) for lane, bits in zip(lanes, (1, 7, 12, 18), strict=True))
             & _MASK_64
@@ -211,13 +211,13 @@ def spark_xxhash64(text: str) -> int:
     else:
         result = _SPARK_SEED + _P5
     result = (result + length) & _MASK_64
-    while place + 8 <= length:
-        result ^= _round(0, int.from_bytes(data[place : place + 8], "little"))
-        result, place = (_rotate_left(result, 27) * _P1 + _P4) & _MASK_64, place + 8
-    if place + 4 <= length:
-        result ^= int.from_bytes(data[place : place + 4], "little") * _P1 & _MASK_64
-        result, place = (_rotate_left(result, 23) * _P2 + _P3) & _MASK_64, place + 4
-    for byte in data[place:]:
+    while index + 8 <= length:
+        result ^= _round(0, int.from_bytes(data[index : index + 8], "little"))
+        result, index = (_rotate_left(result, 27) * _P1 + _P4) & _MASK_64, index + 8
+    if index + 4 <= length:
+        result ^= int.from_bytes(data[index : index + 4], "little") * _P1 & _MASK_64
+        result, index = (_rotate_left(result, 23) * _P2 + _P3) & _MASK_64, index + 4
+    for byte in data[index:]:
         result = _rotate_left(result ^ byte * _P5 & _MASK_64, 11) * _P1 & _MASK_64
     result = (result ^ result >> 33) * _P2 & _MASK_64
     result = (result ^ result >> 29) * _P3 & _MASK_64
@@ -225,7 +225,7 @@ def spark_xxhash64(text: str) -> int:
 
 
 def sketch_hash(key: int) -> int:
-    """Return the hash under which a sketch keeps a key of 64 bits: MurmurHash3 of it, without the last bit.
+    """Return the hash by which a sketch stores a 64-bit key: its MurmurHash3 without the last bit.
 
     >>> sketch_hash(5)
     1498732507761423037

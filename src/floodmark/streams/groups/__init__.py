@@ -1,6 +1,7 @@
-"""The rules of reader groups: their state, how it changes, who reads which segment, and checkpoints.
+"""The rules of reader groups: their state, its transitions, the assignment of segments to readers, and checkpoints.
 
-Pure: a function takes the state, the facts about the streams and the time, and returns the next state. The readers
-of a program are in `floodmark.streams.readers`, the store of groups in `floodmark.streams.local.groups`. Start
-with `state.GroupState`, then `transitions`.
+Pure functions: each takes the state, facts about the streams and the current time, and returns the next state. Any
+module of `floodmark.streams` may import this folder. `floodmark.streams.readers` has the readers that programs use,
+`floodmark.streams.local.groups` stores the states.
+Start with `state.GroupState`, then `transitions`.
 """

@@ -1,4 +1,4 @@
-"""What is asked of a home about groups. Everything here can cross a wire: it saves itself as JSON values."""
+"""Requests about reader groups, and the answers to subscriptions. All of them can be sent as JSON values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from floodmark.streams.layout.positions import Position, load_position, save_pos
 
 @dataclass(frozen=True, slots=True)
 class GroupRef:
-    """A group. `id` tells it from another one that had its name before."""
+    """A reference to a group. `id` distinguishes it from a deleted group with the same name."""
 
     name: str
     id: int
@@ -23,14 +23,14 @@ class GroupRef:
 
     @classmethod
     def load(cls, saved: Mapping[str, Any]) -> "GroupRef":
-        """Return the reference that was saved."""
+        """Return the reference that `save` saved."""
         with open_snapshot(saved, "group-ref") as state:
             return cls(state["name"], state["id"])
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A place in a stream to begin or end at: a cut, or a time; neither is the head, or no end.
+    """The start or end of a group in a stream: a cut or a time. Neither means the head, or no end.
 
     >>> Bound.load(Bound(time=100).save())
     Bound(cut=None, time=100, stream_id=None, places={}, since=None)
@@ -39,15 +39,15 @@ class Bound:
     cut: Position | None = None
     time: int | None = None
     stream_id: int | None = None
-    """The stream that a cut was taken from, where that is known."""
+    """The stream that the cut was taken from, if known."""
     places: Mapping[str, int] = field(default_factory=dict)
-    """The place of a cut in the marks logs, where that is known."""
+    """Per time key the newest marks log entry that the cut has passed, if known."""
     since: int | None = None
-    """Rows before this time are left out."""
+    """Rows before this time are skipped."""
 
     @property
     def is_open(self) -> bool:
-        """Whether it is neither a cut nor a time."""
+        """Whether the bound is neither a cut nor a time."""
         return self.cut is None and self.time is None
 
     def save(self) -> Snapshot:
@@ -63,7 +63,7 @@ class Bound:
 
     @classmethod
     def load(cls, saved: Mapping[str, Any]) -> "Bound":
-        """Return the bound that was saved."""
+        """Return the bound that `save` saved."""
         with open_snapshot(saved, "bound") as state:
             cut = state["cut"]
             return cls(
@@ -77,9 +77,9 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class StreamBounds:
-    """What a group is to read of a stream; `waits` says whether times may be ones that the marks log has yet to reach.
+    """The bounds of a group in a stream. `waits` allows times that the marks log has not reached yet.
 
-    Without a key, times are of the default key of the stream.
+    Without `key`, times belong to the default key of the stream.
     """
 
     stream: str
@@ -101,7 +101,7 @@ class StreamBounds:
 
     @classmethod
     def load(cls, saved: Mapping[str, Any]) -> "StreamBounds":
-        """Return the bounds that were saved."""
+        """Return the bounds that `save` saved."""
         with open_snapshot(saved, "stream-bounds") as state:
             return cls(
                 stream=state["stream"],
@@ -114,7 +114,7 @@ class StreamBounds:
 
 @dataclass(frozen=True, slots=True)
 class NewGroup:
-    """A group to be created. Its id is made by who asks: asked for twice, it is created once."""
+    """A request to create a group. The caller chooses the id, so that a retry is idempotent."""
 
     name: str
     id: int
@@ -122,32 +122,32 @@ class NewGroup:
 
     def save(self) -> Snapshot:
         """Return it as JSON values."""
-        return new_snapshot("new-group", name=self.name, id=self.id, streams=[one.save() for one in self.streams])
+        return new_snapshot("new-group", name=self.name, id=self.id, streams=[bounds.save() for bounds in self.streams])
 
     @classmethod
     def load(cls, saved: Mapping[str, Any]) -> "NewGroup":
-        """Return the group that was saved."""
+        """Return the request that `save` saved."""
         with open_snapshot(saved, "new-group") as state:
-            return cls(state["name"], state["id"], tuple(StreamBounds.load(one) for one in state["streams"]))
+            return cls(state["name"], state["id"], tuple(StreamBounds.load(bounds) for bounds in state["streams"]))
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a reader says of itself. To say it twice changes nothing."""
+    """The report of a reader to its group: heartbeat, acknowledged offsets and released segments. Idempotent."""
 
     reader: str
     instance: str
     generation: int
     positions: Mapping[SegmentRef, int] = field(default_factory=dict)
-    """How far it has acknowledged its segments."""
+    """The offsets that it has acknowledged."""
     released: frozenset[SegmentRef] = frozenset()
-    """Segments that it gives back at these positions."""
+    """Segments that it releases at these offsets."""
     times: Mapping[SegmentRef, int] = field(default_factory=dict)
-    """The time of segments: see `StreamPart.times`."""
+    """The event time of each segment; see `StreamProgress.times`."""
     places: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """For streams and keys the newest entry of the marks log that the group has passed by what the reader knows."""
+    """Per (stream, key) the newest marks log entry that the group has passed, as far as the reader knows."""
     confirms: str | None = None
-    """The checkpoint, by its id, whose name it has told its application."""
+    """The id of the checkpoint that it confirms: its `on_checkpoint` callback has returned."""
 
     def save(self) -> Snapshot:
         """Return it as JSON values."""
@@ -156,16 +156,16 @@ class Report:
             reader=self.reader,
             instance=self.instance,
             generation=self.generation,
-            positions=[[*share, offset] for share, offset in sorted(self.positions.items())],
-            released=[list(share) for share in sorted(self.released)],
-            times=[[*share, time] for share, time in sorted(self.times.items())],
+            positions=[[*ref, offset] for ref, offset in sorted(self.positions.items())],
+            released=[list(ref) for ref in sorted(self.released)],
+            times=[[*ref, time] for ref, time in sorted(self.times.items())],
             places=[[*place, seq] for place, seq in sorted(self.places.items())],
             confirms=self.confirms,
         )
 
     @classmethod
     def load(cls, saved: Mapping[str, Any]) -> "Report":
-        """Return the report that was saved."""
+        """Return the report that `save` saved."""
         with open_snapshot(saved, "reader-report") as state:
             return cls(
                 reader=state["reader"],
@@ -181,15 +181,15 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class StreamSubscription:
-    """What somebody knows of a stream, and waits for more of."""
+    """The versions of a stream that a subscriber has seen; it waits for newer ones."""
 
     stream_id: int
     version: int
-    """The version of the stream itself: its settings, layout and state."""
+    """The version of the stream's definition: its settings, layout and sealed state. -1 if it was deleted."""
     ends: Mapping[int, int] = field(default_factory=dict)
-    """Segments, and up to where they are known."""
+    """The segments of interest, with the end offset that was seen."""
     marks: Mapping[str, int] = field(default_factory=dict)
-    """Time keys, and the last entry of the marks log that is known; -1 if none was ever asked for."""
+    """The time keys of interest, with the last marks log entry that was seen; -1 if none was read yet."""
 
     def save(self) -> Snapshot:
         """Return it as JSON values."""
@@ -203,14 +203,14 @@ class StreamSubscription:
 
     @classmethod
     def load(cls, saved: Mapping[str, Any]) -> "StreamSubscription":
-        """Return what was saved."""
+        """Return the subscription that `save` saved."""
         with open_snapshot(saved, "wanted-stream") as state:
             return cls(state["stream_id"], state["of"], load_position(state["ends"]), dict(state["marks"]))
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What a reader knows, and waits for more of. `version` is that of the group's state."""
+    """What a reader has seen of its group and streams; it waits for changes. `version` is that of the group state."""
 
     group: GroupRef
     version: int
@@ -223,7 +223,7 @@ class Subscription:
 
     @classmethod
     def load(cls, saved: Mapping[str, Any]) -> "Subscription":
-        """Return what was saved."""
+        """Return the subscription that `save` saved."""
         with open_snapshot(saved, "wanted") as state:
             streams = tuple(StreamSubscription.load(stream) for stream in state["streams"])
             return cls(GroupRef.load(state["group"]), state["of"], streams)
@@ -231,22 +231,22 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What holds now of all that was wanted; `state` only if it is newer than the one that is known.
+    """The current versions of everything in a `Subscription`. `state` is set only if it is newer than the one seen.
 
-    A stream that is gone has the version -1.
+    A stream that was deleted has the version -1.
     """
 
     streams: tuple[StreamSubscription, ...] = ()
     state: GroupState | None = None
 
-    def is_new_to(self, wanted: Subscription) -> bool:
-        """Return whether anything is newer than what is known."""
+    def is_new_to(self, subscription: Subscription) -> bool:
+        """Return whether anything changed since the subscriber last looked."""
         if self.state is not None:
             return True
-        for known, now in zip(wanted.streams, self.streams, strict=True):
-            if now.version != known.version or dict(now.marks) != dict(known.marks):
+        for seen, now in zip(subscription.streams, self.streams, strict=True):
+            if now.version != seen.version or dict(now.marks) != dict(seen.marks):
                 return True
-            if any(now.ends.get(number, offset) > offset for number, offset in known.ends.items()):
+            if any(now.ends.get(number, offset) > offset for number, offset in seen.ends.items()):
                 return True
         return False
 
@@ -257,7 +257,7 @@ class News:
 
     @classmethod
     def load(cls, saved: Mapping[str, Any]) -> "News":
-        """Return the news that were saved."""
+        """Return the news that `save` saved."""
         with open_snapshot(saved, "news") as state:
             group = None if state["state"] is None else GroupState.load(state["state"])
             return cls(tuple(StreamSubscription.load(stream) for stream in state["streams"]), group)

@@ -1,4 +1,4 @@
-"""What is kept of a reader group: how far it is in its streams, who reads what, its cuts and checkpoints."""
+"""The stored state of a reader group: its progress in each stream, its readers, cuts and checkpoints."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from floodmark.streams.layout.positions import Position, load_position, save_pos
 
 @dataclass(frozen=True, slots=True)
 class StreamCut:
-    """Where a group is in one stream: a cut, and for each time key the newest entry of the marks log it has passed.
+    """The position of a group in one stream: a cut, and per time key the newest marks log entry it has passed.
 
     >>> print(StreamCut("shop/orders", 7, {0: 20}, {"at": 3}))
     shop/orders at {0: 20}, past the mark 3 of at
@@ -22,11 +22,11 @@ class StreamCut:
 
     stream: str
     stream_id: int
-    """It tells a stream from another one that has had its name."""
+    """Identifies the stream, since a deleted and re-created stream has the same name."""
     cut: Position
     places: Mapping[str, int]
     since: int | None = None
-    """Rows before this time are left out, if it is set."""
+    """Rows before this time are skipped, if set."""
 
     def save(self) -> Snapshot:
         """Return it as JSON values."""
@@ -41,7 +41,7 @@ class StreamCut:
 
     @classmethod
     def load(cls, saved: Mapping[str, Any]) -> "StreamCut":
-        """Return the cut that was saved."""
+        """Return the cut that `save` saved."""
         with open_snapshot(saved, "stream-cut") as state:
             return cls(
                 stream=state["stream"],
@@ -52,7 +52,7 @@ class StreamCut:
             )
 
     def __str__(self) -> str:
-        """Return it in one line."""
+        """Return it as one line of text."""
         marks = "".join(f", past the mark {seq} of {key}" for key, seq in sorted(self.places.items()))
         since = "" if self.since is None else f", from the time {self.since} on"
         return f"{self.stream} at {dict(self.cut)}{marks}{since}"
@@ -60,7 +60,7 @@ class StreamCut:
 
 @dataclass(frozen=True, slots=True)
 class GroupCut:
-    """Where a group is in all its streams.
+    """The position of a group in all its streams.
 
     >>> cut = GroupCut((StreamCut("shop/orders", 7, {0: 20}, {}),))
     >>> GroupCut.load(cut.save()) == cut
@@ -76,9 +76,9 @@ class GroupCut:
             if cut.stream == stream:
                 return cut
         raise StreamNotInGroup(
-            f"The cut has nothing of the stream {stream!r}.",
-            rule=f"It has {', '.join(repr(cut.stream) for cut in self.cuts)}.",
-            remedy="Name one of them.",
+            f"The cut does not include the stream {stream!r}.",
+            rule=f"It includes {', '.join(repr(cut.stream) for cut in self.cuts)}.",
+            remedy="Use one of these names.",
             stream=stream,
         )
 
@@ -88,21 +88,21 @@ class GroupCut:
 
     @classmethod
     def load(cls, saved: Mapping[str, Any]) -> "GroupCut":
-        """Return the cut that was saved."""
+        """Return the cut that `save` saved."""
         with open_snapshot(saved, "group-cut") as state:
             return cls(tuple(StreamCut.load(cut) for cut in state["cuts"]))
 
     def __str__(self) -> str:
-        """Return it in one line."""
+        """Return it as one line of text."""
         return "; ".join(map(str, self.cuts))
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A cut at which every living reader of a group was between two batches.
+    """A cut at which every live reader of a group was between two batches.
 
-    `confirmed` have said so themselves. `missing` went before they could; for them the cut has what they had
-    acknowledged, and nothing that they might have kept under the name of the checkpoint.
+    The `confirmed` readers confirmed the checkpoint. The `missing` readers left or died before they could: the cut has
+    what they acknowledged, and their applications may have stored nothing under the checkpoint's name.
 
     >>> cut = GroupCut((StreamCut("shop/orders", 7, {0: 20}, {}),))
     >>> checkpoint = Checkpoint("f00d", "noon", "billing", 5, cut, at=60, confirmed=("r1",))
@@ -118,7 +118,7 @@ class Checkpoint:
     group_id: int
     cut: GroupCut
     at: int
-    """When it was complete, by the clock of the store."""
+    """When the checkpoint was completed, by the clock of the store."""
     confirmed: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
 
@@ -138,7 +138,7 @@ class Checkpoint:
 
     @classmethod
     def load(cls, saved: Mapping[str, Any]) -> "Checkpoint":
-        """Return the checkpoint that was saved."""
+        """Return the checkpoint that `save` saved."""
         with open_snapshot(saved, "checkpoint") as state:
             return cls(
                 id=state["id"],
@@ -152,48 +152,48 @@ class Checkpoint:
             )
 
     def __str__(self) -> str:
-        """Return it in one line."""
-        gone = f" (without {', '.join(self.missing)})" if self.missing else ""
-        return f"{self.name} of {self.group}{gone}: {self.cut}"
+        """Return it as one line of text."""
+        missing = f" (without {', '.join(self.missing)})" if self.missing else ""
+        return f"{self.name} of {self.group}{missing}: {self.cut}"
 
 
 SegmentRef = tuple[str, int]
-"""A segment of a stream of the group: what one reader at a time reads."""
+"""(stream, segment): the unit of assignment. At most one reader reads it at a time."""
 
 
 @dataclass(frozen=True, slots=True)
-class StreamPart:
-    """How far the group is in one stream. `position` has every segment that is open to the group, and is a cut."""
+class StreamProgress:
+    """The progress of a group in one stream. `position` is always a cut."""
 
     name: str
     stream_id: int
     key: str
-    """The time key by which the group measures how far behind it is, and that its times are of."""
+    """The time key of `times`, `since` and `until`, and of the group's lag."""
     position: Position
-    """What was acknowledged; it only moves on, except by a reset."""
+    """The acknowledged offset of each segment that the group reads. It never goes back, except by a reset."""
     places: Mapping[str, int] = field(default_factory=dict)
-    """For each time key the number of the newest entry of the marks log that was passed."""
+    """For each time key the number of the newest marks log entry that was passed."""
     finished: frozenset[int] = frozenset()
-    """Segments of the position of which nothing is left to read."""
+    """Segments of the position that are read to their end."""
     times: Mapping[int, int] = field(default_factory=dict)
-    """The `lower` of the newest entry that a segment, taken alone, has passed."""
+    """For each segment the `lower` of the newest marks log entry that this segment alone has passed."""
     moved: Mapping[int, int] = field(default_factory=dict)
-    """When the position in a segment last moved, by the clock of the store."""
+    """When the offset of each segment last moved, by the clock of the store."""
     end: Position | None = None
-    """The cut at which the group ends."""
+    """The cut at which the group stops, if any."""
     since: int | None = None
-    """Rows before this time are left out."""
+    """Rows before this time are skipped."""
     until: int | None = None
-    """Rows from this time on are left out; `end` follows from it when the marks log has come there."""
+    """Rows from this time on are skipped. `end` is derived from it once the marks log has reached it."""
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing is left to read, now and ever."""
+        """Whether everything was read and nothing can follow."""
         return self.finished.issuperset(self.position)
 
     @property
     def cut(self) -> StreamCut:
-        """Where the group is in the stream."""
+        """The position of the group in the stream."""
         return StreamCut(self.name, self.stream_id, dict(self.position), dict(self.places), self.since)
 
     def save(self) -> Snapshot:
@@ -214,8 +214,8 @@ class StreamPart:
         )
 
     @classmethod
-    def load(cls, saved: Mapping[str, Any]) -> "StreamPart":
-        """Return the part that was saved."""
+    def load(cls, saved: Mapping[str, Any]) -> "StreamProgress":
+        """Return the progress that `save` saved."""
         with open_snapshot(saved, "group-stream") as state:
             return cls(
                 name=state["name"],
@@ -234,18 +234,18 @@ class StreamPart:
 
 @dataclass(frozen=True, slots=True)
 class ReaderRecord:
-    """A reader of the group. `instance` tells it from another one that had its id before."""
+    """A reader of the group. `instance` distinguishes it from earlier readers with the same id."""
 
     id: str
     instance: str
     ttl: int
-    """For how many microseconds it may be silent."""
+    """The reader is expelled after this many microseconds without a heartbeat."""
     beat_at: int
-    """When it was last heard, by the clock of the store."""
-    shares: frozenset[SegmentRef] = frozenset()
-    """The segments that it reads."""
-    giving: frozenset[SegmentRef] = frozenset()
-    """Those of them that it is asked to give back."""
+    """When its last heartbeat arrived, by the clock of the store."""
+    segments: frozenset[SegmentRef] = frozenset()
+    """The segments that are assigned to it."""
+    releasing: frozenset[SegmentRef] = frozenset()
+    """Those of its segments that it is asked to release."""
 
     def save(self) -> Snapshot:
         """Return it as JSON values."""
@@ -255,34 +255,34 @@ class ReaderRecord:
             instance=self.instance,
             ttl=self.ttl,
             beat_at=self.beat_at,
-            shares=[list(share) for share in sorted(self.shares)],
-            giving=[list(share) for share in sorted(self.giving)],
+            shares=[list(ref) for ref in sorted(self.segments)],
+            giving=[list(ref) for ref in sorted(self.releasing)],
         )
 
     @classmethod
     def load(cls, saved: Mapping[str, Any]) -> "ReaderRecord":
-        """Return the reader that was saved."""
+        """Return the reader that `save` saved."""
         with open_snapshot(saved, "group-reader") as state:
             return cls(
                 id=state["id"],
                 instance=state["instance"],
                 ttl=state["ttl"],
                 beat_at=state["beat_at"],
-                shares=load_segment_refs(state["shares"]),
-                giving=load_segment_refs(state["giving"]),
+                segments=load_segment_refs(state["shares"]),
+                releasing=load_segment_refs(state["giving"]),
             )
 
 
 @dataclass(frozen=True, slots=True)
 class PendingCheckpoint:
-    """A checkpoint that waits for readers. It has positions of its own, which stand still once a reader confirmed."""
+    """A checkpoint that waits for readers to confirm. It has its own positions, fixed per reader on confirmation."""
 
     id: str
     name: str
     begun_at: int
     deadline: int
-    """When it is given up, by the clock of the store."""
-    parts: tuple[StreamPart, ...]
+    """When the checkpoint is abandoned, by the clock of the store."""
+    progress: tuple[StreamProgress, ...]
     waits_for: frozenset[str]
     confirmed: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
@@ -295,7 +295,7 @@ class PendingCheckpoint:
             name=self.name,
             begun_at=self.begun_at,
             deadline=self.deadline,
-            parts=[part.save() for part in self.parts],
+            parts=[progress.save() for progress in self.progress],
             waits_for=sorted(self.waits_for),
             confirmed=list(self.confirmed),
             missing=list(self.missing),
@@ -303,14 +303,14 @@ class PendingCheckpoint:
 
     @classmethod
     def load(cls, saved: Mapping[str, Any]) -> "PendingCheckpoint":
-        """Return the checkpoint that was saved."""
+        """Return the checkpoint that `save` saved."""
         with open_snapshot(saved, "pending-checkpoint") as state:
             return cls(
                 id=state["id"],
                 name=state["name"],
                 begun_at=state["begun_at"],
                 deadline=state["deadline"],
-                parts=tuple(StreamPart.load(part) for part in state["parts"]),
+                progress=tuple(StreamProgress.load(progress) for progress in state["parts"]),
                 waits_for=frozenset(state["waits_for"]),
                 confirmed=tuple(state["confirmed"]),
                 missing=tuple(state["missing"]),
@@ -319,10 +319,10 @@ class PendingCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
-    """All that is kept of a group. It changes from one state to the next, never in place; `version` counts that.
+    """The stored state of a group. It is immutable; each change makes a new state with the next `version`.
 
-    >>> part = StreamPart("shop/orders", 7, "at", {0: 0, 1: 0})
-    >>> state = GroupState("billing", 5, (part,), created_at=0)
+    >>> progress = StreamProgress("shop/orders", 7, "at", {0: 0, 1: 0})
+    >>> state = GroupState("billing", 5, (progress,), created_at=0)
     >>> GroupState.load(state.save()) == state
     True
     >>> sorted(state.unassigned())
@@ -331,61 +331,69 @@ class GroupState:
 
     name: str
     group_id: int
-    parts: tuple[StreamPart, ...]
+    progress: tuple[StreamProgress, ...]
     created_at: int
     readers: tuple[ReaderRecord, ...] = ()
     generation: int = 1
-    """How often it was set to a place; what was opened in an earlier generation does not go on."""
+    """Incremented by each reset; readers of an earlier generation are fenced."""
     version: int = 1
     pending: PendingCheckpoint | None = None
     checkpoints: tuple[Checkpoint, ...] = ()
-    """The newest ones that are complete, the last one last."""
+    """The newest completed checkpoints, oldest first."""
     reset_id: str | None = None
-    """Which reset was the last, so that one that is asked for twice is done once."""
+    """The id of the last reset, which makes a retried reset idempotent."""
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing is left to read in any stream, now and ever."""
-        return all(part.is_finished for part in self.parts)
+        """Whether all streams are read to their end and nothing can follow."""
+        return all(progress.is_finished for progress in self.progress)
 
     @property
     def cut(self) -> GroupCut:
-        """Where the group is."""
-        return GroupCut(tuple(part.cut for part in self.parts))
+        """The position of the group in all its streams."""
+        return GroupCut(tuple(progress.cut for progress in self.progress))
 
     @property
     def streams(self) -> tuple[str, ...]:
         """The names of its streams."""
-        return tuple(part.name for part in self.parts)
+        return tuple(progress.name for progress in self.progress)
 
-    def part(self, stream: str | None) -> StreamPart:
-        """Return how far it is in a stream; the name may be left out when the group has one stream."""
-        if stream is None and len(self.parts) == 1:
-            return self.parts[0]
-        for part in self.parts:
-            if part.name == stream:
-                return part
-        fact = "No stream is named" if stream is None else f"The group {self.name!r} does not read {stream!r}"
+    def progress_of(self, stream: str | None) -> StreamProgress:
+        """Return the progress in a stream. The name may be None if the group has one stream."""
+        if stream is None and len(self.progress) == 1:
+            return self.progress[0]
+        for progress in self.progress:
+            if progress.name == stream:
+                return progress
+        fact = "No stream was named" if stream is None else f"The group {self.name!r} does not read {stream!r}"
         raise StreamNotInGroup(
             f"{fact}.",
             rule=f"Its streams are {', '.join(map(repr, self.streams))}.",
-            remedy=did_you_mean(str(stream), self.streams, otherwise="Name one of them."),
+            remedy=did_you_mean(str(stream), self.streams, otherwise="Pass one of these names."),
             group=self.name,
             stream=stream,
         )
 
     def reader(self, reader: str) -> ReaderRecord | None:
-        """Return the reader of an id, if it is there."""
-        return next((one for one in self.readers if one.id == reader), None)
+        """Return the reader with an id, or None."""
+        return next((record for record in self.readers if record.id == reader), None)
 
-    def owner(self, share: SegmentRef) -> ReaderRecord | None:
-        """Return who reads a segment."""
-        return next((one for one in self.readers if share in one.shares), None)
+    def owner(self, ref: SegmentRef) -> ReaderRecord | None:
+        """Return the reader that a segment is assigned to, or None."""
+        return next((record for record in self.readers if ref in record.segments), None)
+
+    def unfinished(self) -> set[SegmentRef]:
+        """Return the segments that are not read to their end."""
+        return {
+            (progress.name, number)
+            for progress in self.progress
+            for number in progress.position
+            if number not in progress.finished
+        }
 
     def unassigned(self) -> set[SegmentRef]:
-        """Return the segments that could be read, and that nobody reads."""
-        free = {(part.name, number) for part in self.parts for number in part.position if number not in part.finished}
-        return free.difference(*(reader.shares for reader in self.readers))
+        """Return the unfinished segments that no reader has."""
+        return self.unfinished().difference(*(reader.segments for reader in self.readers))
 
     def save(self) -> Snapshot:
         """Return it as JSON values."""
@@ -393,7 +401,7 @@ class GroupState:
             "reader-group",
             name=self.name,
             group_id=self.group_id,
-            parts=[part.save() for part in self.parts],
+            parts=[progress.save() for progress in self.progress],
             created_at=self.created_at,
             readers=[reader.save() for reader in self.readers],
             generation=self.generation,
@@ -405,12 +413,12 @@ class GroupState:
 
     @classmethod
     def load(cls, saved: Mapping[str, Any]) -> "GroupState":
-        """Return the state that was saved."""
+        """Return the state that `save` saved."""
         with open_snapshot(saved, "reader-group") as state:
             return cls(
                 name=state["name"],
                 group_id=state["group_id"],
-                parts=tuple(StreamPart.load(part) for part in state["parts"]),
+                progress=tuple(StreamProgress.load(progress) for progress in state["parts"]),
                 created_at=state["created_at"],
                 readers=tuple(ReaderRecord.load(reader) for reader in state["readers"]),
                 generation=state["generation"],
@@ -422,33 +430,33 @@ class GroupState:
 
 
 def load_segment_refs(saved: object) -> frozenset[SegmentRef]:
-    """Return segments that were saved as [stream, segment]."""
+    """Return the segments that were saved as [stream, segment] pairs."""
     return frozenset((stream, int(number)) for stream, number in saved)  # type: ignore[attr-defined]
 
 
 class StreamFinder(Protocol):
-    """A catalog."""
+    """A catalog of streams."""
 
     def find(self, name: str) -> StreamInfo:
-        """Return the stream of a name."""
+        """Return the stream with a name, or raise `UnknownStream`."""
 
 
-def find_group_stream(catalog: StreamFinder, part: StreamPart) -> StreamInfo:
-    """Return the stream that a group reads, or say that it is gone."""
+def find_group_stream(catalog: StreamFinder, progress: StreamProgress) -> StreamInfo:
+    """Return the stream that a group reads, or raise `StreamDeleted`."""
     try:
-        found = catalog.find(part.name)
-        is_anew = found.id != part.stream_id
+        stream = catalog.find(progress.name)
+        is_recreated = stream.id != progress.stream_id
     except UnknownStream:
-        is_anew = False
+        is_recreated = False
     else:
-        if not is_anew:
-            return found
+        if not is_recreated:
+            return stream
     raise StreamDeleted(
-        f"The stream {part.name!r} was deleted{', and created anew' if is_anew else ''}.",
+        f"The stream {progress.name!r} was deleted{' and created again' if is_recreated else ''}.",
         rule="A group reads the stream that it was created on.",
-        remedy="Delete the group, and create one on the new stream." if is_anew else "Delete the group.",
-        stream=part.name,
-        created_anew=is_anew,
+        remedy="Delete the group and create one on the new stream." if is_recreated else "Delete the group.",
+        stream=progress.name,
+        created_anew=is_recreated,
     )
 
 
@@ -456,7 +464,7 @@ _LONGEST_NAME: Final = 200
 
 
 def check_group_name(what: str, name: object) -> str:
-    """Return `name` if a group, a reader or a checkpoint may have it.
+    """Return `name` if it is valid for a group, a reader or a checkpoint; else raise `InvalidName`.
 
     >>> check_group_name("group", "billing")
     'billing'

@@ -1,15 +1,15 @@
-"""Kafka as the log of streams: a topic a stream, a partition a segment, an event a record.
+"""Kafka as the log of streams: one topic for each stream, one partition for each segment, one record for each event.
 
-Kafka cannot seal a partition, and does not know that a writer id is used once. What makes up for that:
+Kafka cannot seal a partition and does not fence writers by id. These modules add both:
 
 | module | holds |
 |---|---|
-| `log` | start here: `KafkaLog`, and a flush on its way into Kafka |
-| `records` | what a record says of its writer; a flush counts if its segments are open after Kafka has it |
-| `connections` | clusters and topics; records arrive once and in order, as long as this process lives |
-| `sealing` | a segment ends where the store says, which asks Kafka for a place behind all that counts |
-| `commits` | a transaction is written by whichever process commits it, and is all in Kafka or not at all |
-| `marks_topic` | the marks log for every reader of Kafka |
+| `log` | start here: `KafkaLog`, and a flush in progress |
+| `records` | record headers; a flush is valid if its segments are still open after Kafka has acknowledged it |
+| `connections` | clusters, topics, and an idempotent producer that keeps the order of records |
+| `sealing` | the store decides where a segment ends, at an offset behind all valid records |
+| `commits` | a transaction is written by any process that commits it, as one Kafka transaction |
+| `marks_topic` | the marks log, published for readers of Kafka |
 
 Only `floodmark.streams.backend` imports this folder, and only when a stream needs it.
 """

@@ -1,7 +1,7 @@
-"""How a transaction is committed: its events, staged in the home until then, go to Kafka in one Kafka transaction.
+"""Commits of transactions: the events staged in the home are written to Kafka in one Kafka transaction.
 
-A process that commits first fences: Kafka lets no older attempt at the same transaction go on. Then it checks whether
-such an attempt has completed, and only then writes. So it does not matter which process begins, dies, or is slow.
+A committing process first fences earlier attempts at the same transaction, then checks whether one of them has
+completed, and only then writes. So any process may start, die or be slow.
 """
 
 import threading
@@ -25,7 +25,7 @@ from floodmark.streams.kafka.records import (
     OPEN,
     TRANSACTION,
     SentRecords,
-    forget_sent,
+    delete_sent,
     keys_and_values,
     read_sent,
     read_states,
@@ -38,35 +38,35 @@ from floodmark.streams.local.catalog import Catalog
 from floodmark.streams.local.transactions import find_transaction
 
 TIMEOUT_SECONDS: Final = 60.0
-"""After which Kafka gives up a transaction of somebody who has died; until then it hides what came after it."""
+"""When Kafka aborts the transaction of a dead process; until then later records stay hidden from readers."""
 
-_LEARN_SECONDS: Final = 10.0
+_METADATA_SECONDS: Final = 10.0
 _VISIBLE_SECONDS: Final = 1.0
-_KEPT: Final = 16
+_MOST_PRODUCERS: Final = 16
 
 
 class TransactionCommitter:
-    """Puts transactions into Kafka."""
+    """Commits transactions to Kafka."""
 
     def __init__(
-        self, home: Home, catalog: Catalog, connections: ClusterConnections, sealing: SegmentSealer, reached: Failpoint
+        self, home: Home, catalog: Catalog, connections: ClusterConnections, sealer: SegmentSealer, failpoint: Failpoint
     ) -> None:
-        """Commit those of streams of this home."""
+        """Commit transactions of streams of this home."""
         self._home = home
         self._catalog = catalog
         self._connections = connections
-        self._sealing = sealing
-        self._reached = reached
+        self._sealer = sealer
+        self._failpoint = failpoint
         self._producers: OrderedDict[str, _CommitProducer] = OrderedDict()
         self._lock = threading.Lock()
 
     def commit(self, stream: StreamInfo, writer: str, transaction: str, events: Events) -> dict[int, int]:
-        """Put events into Kafka, all or none, and return how far they fill the segments.
+        """Write all events to Kafka, or none, and return the new ends of their segments.
 
-        What was put there before under the same transaction is not put there again.
+        Events that an earlier attempt has committed are not written again.
         """
         connection, topic = self._connections.of(stream)
-        # One at a time: within this process as among all.
+        # One attempt at a time, also within this process.
         with self._lock:
             while True:
                 try:
@@ -87,35 +87,37 @@ class TransactionCommitter:
         events: Events,
     ) -> dict[int, int]:
         producer = self._producer(connection.settings, stream, writer)
-        found = self._found(connection, topic, stream, transaction)
-        if found:
-            return found
+        committed_ends = self._find_committed(connection, topic, stream, transaction)
+        if committed_ends:
+            return committed_ends
         current = self._catalog.newest_known(stream)
         while True:
             producer.begin()
-            self._reached("commit: begun")
+            self._failpoint("commit: begun")
             ends = producer.send(topic, current, transaction, events)
-            lost = [segment for segment, end in ends.items() if end == 0]
-            ends.update(connection.cluster.ends(topic, lost, committed=False))
-            self._reached("commit: sent")
+            unknown = [segment for segment, end in ends.items() if end == 0]
+            ends.update(connection.cluster.ends(topic, unknown, committed=False))
+            self._failpoint("commit: sent")
             with self._home.read() as reading:
                 states = read_states(reading, stream, ends)
             if all(state.state == OPEN for state in states.values()) and len(states) == len(ends):
                 producer.commit()
-                self._reached("commit: committed")
+                self._failpoint("commit: committed")
                 _await_visible(connection, topic, ends)
                 return ends
-            # Half of it would lie behind the end of a segment.
+            # Some records would lie behind the end of a sealed segment.
             producer.abort()
-            self._sealing.sealed(stream, list(ends))
+            self._sealer.await_sealed(stream, list(ends))
             current = self._catalog.refresh(stream)
             check_not_sealed(current)
 
-    def _found(self, connection: ClusterConnection, topic: str, stream: StreamInfo, transaction: str) -> dict[int, int]:
-        """Return how far an earlier attempt has filled the segments, if it came to its end; nothing if there was none.
+    def _find_committed(
+        self, connection: ClusterConnection, topic: str, stream: StreamInfo, transaction: str
+    ) -> dict[int, int]:
+        """Return the segment ends that an earlier attempt has committed; empty if none has.
 
-        Before the first attempt it is written down where its records would lie. Whoever has written that the
-        transaction is committed has forgotten this: so both are looked up in one step.
+        The first attempt stores where its records would begin. The process that stores the commit deletes this, so both
+        are read in one transaction.
         """
         segments = [segment.id for segment in self._catalog.refresh(stream).layout.segments]
         name = f"{TRANSACTION}/{transaction}"
@@ -128,29 +130,29 @@ class TransactionCommitter:
             if sent is None:
                 write_sent(writing, stream, name, SentRecords(ends, 0))
                 return {}
-        found: dict[int, int] = {}
+        committed_ends: dict[int, int] = {}
         for segment, end in ends.items():
             start = sent.position.get(segment, 0)
-            # A transaction of another writer may still be open and hide what lies behind.
+            # An open transaction of another writer may hide records; wait for it.
             for records in connection.committed.read(topic, segment, start, end, wait_to=end):
-                mine = [record.offset() for record in records if transaction_of(record.headers()) == transaction]
-                if mine:
-                    found[segment] = mine[-1] + 1
-        return found
+                offsets = [record.offset() for record in records if transaction_of(record.headers()) == transaction]
+                if offsets:
+                    committed_ends[segment] = offsets[-1] + 1
+        return committed_ends
 
     def forget(self, writing: Any, stream: StreamInfo, transaction: str) -> None:
-        """Forget where the records of a transaction would lie, as part of a transaction of the store."""
-        forget_sent(writing, stream, f"{TRANSACTION}/{transaction}")
+        """Delete where the records of a transaction begin, inside a store transaction."""
+        delete_sent(writing, stream, f"{TRANSACTION}/{transaction}")
 
     def _producer(self, settings: KafkaSettings, stream: StreamInfo, writer: str) -> "_CommitProducer":
         name = _transactional_id(stream, writer)
-        known = self._producers.pop(name, None)
-        if known is None:
-            known = _CommitProducer(settings, name, timeout=TIMEOUT_SECONDS, options={"linger.ms": 1})
-        self._producers[name] = known
-        if len(self._producers) > _KEPT:
+        producer = self._producers.pop(name, None)
+        if producer is None:
+            producer = _CommitProducer(settings, name, timeout=TIMEOUT_SECONDS, options={"linger.ms": 1})
+        self._producers[name] = producer
+        if len(self._producers) > _MOST_PRODUCERS:
             self._producers.popitem(last=False)
-        return known
+        return producer
 
     def _drop(self, stream: StreamInfo, writer: str) -> None:
         self._producers.pop(_transactional_id(stream, writer), None)
@@ -160,16 +162,16 @@ class _CommitProducer(TransactionalProducer):
     """Writes the transactions of one writer."""
 
     def send(self, topic: str, stream: StreamInfo, transaction: str, events: Events) -> dict[int, int]:
-        """Send events where they belong by the layout of the stream, and return the ends when all have arrived.
+        """Send events to their segments, and return the new ends once all are acknowledged.
 
-        An end is 0 if the answer was lost: Kafka then only says that it has had the records before.
+        An end is 0 if the acknowledgement was lost: Kafka then reports a duplicate without an offset.
         """
         keys, values = keys_and_values(stream, events)
         headers = [(TRANSACTION, transaction.encode())]
         ends: dict[int, int] = {}
         failures: list[KafkaError] = []
 
-        def arrived(error: KafkaError | None, record: Any) -> None:
+        def on_delivery(error: KafkaError | None, record: Any) -> None:
             if error is None:
                 ends[record.partition()] = max(record.offset() + 1, ends.get(record.partition(), 0))
             else:
@@ -177,11 +179,11 @@ class _CommitProducer(TransactionalProducer):
 
         segments = events.segments(stream.layout)
         try:
-            await_partitions(self.client, topic, int(segments.max()) + 1, _LEARN_SECONDS)
+            await_partitions(self.client, topic, int(segments.max()) + 1, _METADATA_SECONDS)
         except KafkaException as error:
             raise self.failure(error.args[0], f"writing to {topic}") from error
-        for place in np.argsort(segments, kind="stable").tolist():
-            self.put(topic, values[place], keys[place], int(segments[place]), headers, arrived)
+        for index in np.argsort(segments, kind="stable").tolist():
+            self.put(topic, values[index], keys[index], int(segments[index]), headers, on_delivery)
         self.flush()
         if failures:
             raise self.failure(failures[0], f"writing to {topic}")
@@ -189,9 +191,9 @@ class _CommitProducer(TransactionalProducer):
 
 
 def _await_visible(connection: ClusterConnection, topic: str, ends: Mapping[int, int]) -> None:
-    """Wait until what was committed can be read: Kafka says so a moment before it is.
+    """Wait until the commit is visible to readers, which is shortly after Kafka has acknowledged it.
 
-    Not for long, though: a transaction of another writer that began before may still be open.
+    The wait is short, because an earlier transaction of another writer may still be open.
     """
     give_up = time.monotonic() + _VISIBLE_SECONDS
     while time.monotonic() < give_up:

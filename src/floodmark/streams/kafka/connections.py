@@ -1,4 +1,4 @@
-"""The clusters of a home's streams: topics made and removed, records sent once and in order while the process lives."""
+"""The Kafka clusters of a home's streams: topics, and records sent idempotently and in order."""
 
 import threading
 import time
@@ -22,68 +22,68 @@ TOPIC_SETTINGS: Final = {
     "unclean.leader.election.enable": "false",
     "max.message.bytes": str(MAX_RECORD_BYTES),
 }
-"""A stream keeps its events; what it has acknowledged is not given up for the sake of a quick restart."""
+"""Events are kept forever, and acknowledged events are not lost in an unclean leader election."""
 
 
-_PATIENCE_SECONDS: Final = 30.0
+_DELIVERY_SECONDS: Final = 30.0
 
 
 class Delivery:
-    """Records on their way. The last one of each partition tells how far that is filled by them, or that it is unknown.
+    """Records in flight. The report for the last record of each partition gives the end of the partition.
 
-    Kafka answers for the records of a partition in their order: when the last one has arrived, all have been heard of.
+    Kafka reports the records of a partition in order, so the last report completes the partition.
     """
 
-    __slots__ = ("_arrived", "_left", "_said", "_settings", "_topic", "ends", "failures")
+    __slots__ = ("_completed", "_last_error", "_pending", "_settings", "_topic", "ends", "failures")
 
-    def __init__(self, topic: str, settings: KafkaSettings, said: LastClientError) -> None:
+    def __init__(self, topic: str, settings: KafkaSettings, last_error: LastClientError) -> None:
         self.ends: dict[int, int] = {}
         self.failures: dict[KafkaError | None, Any] = {}
-        self._left: set[int] = set()
-        self._arrived = threading.Event()
+        self._pending: set[int] = set()
+        self._completed = threading.Event()
         self._topic = topic
         self._settings = settings
-        self._said = said
+        self._last_error = last_error
 
     def expect(self, partitions: Iterable[int]) -> None:
-        """Say in which partitions there are records."""
-        self._left.update(partitions)
-        if not self._left:
-            self._arrived.set()
+        """Add the partitions whose reports are pending."""
+        self._pending.update(partitions)
+        if not self._pending:
+            self._completed.set()
 
     def arrived(self, error: KafkaError | None, record: Any) -> None:
-        """Take the answer for the last record of a partition."""
+        """Handle the delivery report for the last record of a partition."""
         if error is not None:
             self.failures[error] = record
         else:
             self.ends[record.partition()] = record.offset() + 1 if record.offset() >= 0 else UNKNOWN
-        self._left.discard(record.partition())
-        if not self._left:
-            self._arrived.set()
+        self._pending.discard(record.partition())
+        if not self._pending:
+            self._completed.set()
 
     def wait(self, seconds: float) -> dict[int, int]:
-        """Return the ends, or `UNKNOWN` ones, when all have arrived. If that takes too long they still may; wait again.
+        """Return the ends, each possibly `UNKNOWN`, once all records have arrived. After a timeout, wait again.
 
-        If it has failed, nobody knows which ones have arrived.
+        After another error it is unknown which records have arrived.
         """
         doing = f"writing to the topic {self._topic}"
-        if not self._arrived.wait(seconds):
-            raise translate_error(KafkaError(KafkaError._TIMED_OUT), doing, self._settings, self._said.error)
+        if not self._completed.wait(seconds):
+            raise translate_error(KafkaError(KafkaError._TIMED_OUT), doing, self._settings, self._last_error.error)
         for error in self.failures:
             if error is not None:
-                raise translate_error(_reason(error, self._said), doing, self._settings)
+                raise translate_error(_reason(error, self._last_error), doing, self._settings)
         return self.ends
 
     def is_known(self, partition: int) -> bool:
-        """Return whether Kafka has said where the records of a partition are."""
+        """Return whether Kafka has reported the offsets in a partition."""
         return self.ends[partition] != UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
 class OutgoingRecords:
-    """Records to be sent, in their order: for each the partition, key, value and headers.
+    """Records to send, in order: partitions, keys, values and headers.
 
-    The headers come one after the other: to make them all at once takes as long as to send them.
+    The headers are an iterator, because building them all in advance would take as long as sending.
     """
 
     partitions: Sequence[int]
@@ -93,15 +93,15 @@ class OutgoingRecords:
 
 
 class Sender:
-    """Sends the records of all writers of this process, with one producer.
+    """Sends the records of all writers of this process with one producer.
 
-    It never gives up by itself: only then is it certain that a record that is still waited for does not come twice.
+    It has no delivery timeout: only then can a pending record not be duplicated by a retry.
     """
 
     def __init__(self, settings: KafkaSettings) -> None:
         """Connect to the cluster."""
         self._settings = settings
-        self._said = LastClientError()
+        self._last_error = LastClientError()
         self._lock = threading.Lock()
         self._is_closed = False
         self._has_failed = False
@@ -111,57 +111,57 @@ class Sender:
         self._thread.start()
 
     def send(self, topic: str, records: OutgoingRecords) -> Delivery:
-        """Give records to the client, in their order, and return what tells when they have arrived."""
-        producer = self._current()
-        said = self._said
-        flight = Delivery(topic, self._settings, said)
-        # Two methods of a dict, and not two lines of Python for each record: that is a third of the time.
-        heard: Callable[..., Any] = flight.failures.setdefault
-        last = {partition: place for place, partition in enumerate(records.partitions)}
-        flight.expect(last)
-        ends = set(last.values())
+        """Queue records in order and return their delivery."""
+        producer = self._working_producer()
+        last_error = self._last_error
+        delivery = Delivery(topic, self._settings, last_error)
+        # A method of a dict as callback, because Python code for each record would take a third of the time.
+        collect_error: Callable[..., Any] = delivery.failures.setdefault
+        last = {partition: index for index, partition in enumerate(records.partitions)}
+        delivery.expect(last)
+        last_indexes = set(last.values())
         if last:
-            self._learn(producer, topic, max(last) + 1)
+            self._await_partitions(producer, topic, max(last) + 1)
         columns = zip(records.partitions, records.keys, records.values, records.headers, strict=True)
-        for place, (partition, key, value, headers) in enumerate(columns):
-            on_delivery = flight.arrived if place in ends else heard
+        for index, (partition, key, value, headers) in enumerate(columns):
+            on_delivery = delivery.arrived if index in last_indexes else collect_error
             while True:
                 try:
                     producer.produce(topic, value, key, partition, on_delivery, headers=headers)
                     break
                 except BufferError:
-                    producer.poll(_FULL_SECONDS)
+                    producer.poll(_QUEUE_FULL_SECONDS)
                 except KafkaException as error:
-                    problem = _reason(error.args[0], said)
+                    problem = _reason(error.args[0], last_error)
                     raise translate_error(problem, f"writing to the topic {topic}", self._settings) from error
-        return flight
+        return delivery
 
     def close(self) -> None:
-        """Stop; what has not arrived is given up."""
+        """Stop; records that have not arrived are dropped."""
         with self._lock:
             self._is_closed = True
         self._thread.join()
         self._producer.purge()
         _deliver(self._producer)
 
-    def _current(self) -> Producer:
-        """Return the producer; after an error that it could not get over, a new one."""
+    def _working_producer(self) -> Producer:
+        """Return the producer; after a fatal error, a new one."""
         with self._lock:
             if self._has_failed:
-                self._said = LastClientError()
+                self._last_error = LastClientError()
                 self._producer = self._new_producer()
                 self._partitions = {}
                 self._has_failed = False
             return self._producer
 
-    def _learn(self, producer: Producer, topic: str, partitions: int) -> None:
-        """Let the producer see partitions that were added: it would refuse records for those that it does not know."""
+    def _await_partitions(self, producer: Producer, topic: str, partitions: int) -> None:
+        """Wait until the producer knows added partitions; it would refuse records for unknown ones."""
         if self._partitions.get(topic, 0) < partitions:
             try:
-                await_partitions(producer, topic, partitions, _LEARN_SECONDS)
+                await_partitions(producer, topic, partitions, _METADATA_SECONDS)
             except KafkaException as error:
                 doing = f"writing to the topic {topic}"
-                raise translate_error(error.args[0], doing, self._settings, self._said.error) from error
+                raise translate_error(error.args[0], doing, self._settings, self._last_error.error) from error
             self._partitions[topic] = partitions
 
     def _serve(self) -> None:
@@ -171,9 +171,9 @@ class Sender:
                 producer.poll(_POLL_SECONDS)
             except KafkaException as error:
                 with self._lock:
-                    self._said.error = error.args[0]
+                    self._last_error.error = error.args[0]
                     self._has_failed = True
-                # What it has taken fails now, and those who wait hear of it.
+                # Fail the queued records, so that their writers get the error.
                 producer.purge()
                 _deliver(producer)
 
@@ -183,14 +183,14 @@ class Sender:
             "acks": "all",
             "message.timeout.ms": 0,
             "message.max.bytes": MAX_RECORD_BYTES,
-            "error_cb": self._said,
+            "error_cb": self._last_error,
         }
         defaults = {"linger.ms": 1, "queue.buffering.max.messages": 1_000_000, "queue.buffering.max.kbytes": 262_144}
         return new_client(Producer, {**defaults, **self._settings.client(), **own}, self._settings)
 
 
 class ClusterConnection:
-    """One cluster: asked, read, and written to."""
+    """The clients of one cluster."""
 
     def __init__(self, settings: KafkaSettings) -> None:
         self.settings = settings
@@ -202,20 +202,20 @@ class ClusterConnection:
 
     @property
     def sender(self) -> Sender:
-        """What sends plain records, for all writers of this process."""
+        """The sender of records outside of transactions, shared by all writers of this process."""
         with self._lock:
             if self._sender is None:
                 self._sender = Sender(self.settings)
             return self._sender
 
-    def arrived(self, topic: str, flight: Delivery) -> dict[int, int]:
-        """Return how far records that were sent fill their partitions, or a little further, when all have arrived."""
-        ends = flight.wait(_PATIENCE_SECONDS)
+    def await_delivery(self, topic: str, delivery: Delivery) -> dict[int, int]:
+        """Wait for records to arrive and return ends of their partitions behind them."""
+        ends = delivery.wait(_DELIVERY_SECONDS)
         unknown = [partition for partition, end in ends.items() if end == UNKNOWN]
         return {**ends, **self.cluster.ends(topic, unknown, committed=False)}
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the clients."""
         self.committed.close()
         self.everything.close()
         if self._sender is not None:
@@ -223,105 +223,105 @@ class ClusterConnection:
 
 
 class ClusterConnections:
-    """The clusters of a home's streams, by their brokers. `options` are the `kafka.` ones of all of them."""
+    """The clusters of a home's streams, by their brokers. `options` are the `kafka.` options for all of them."""
 
     def __init__(self, options: Mapping[str, str] | None = None) -> None:
-        """Connect when it is needed."""
+        """Connect on first use."""
         self._options = dict(options or {})
-        self._known: dict[str, ClusterConnection] = {}
+        self._connections: dict[str, ClusterConnection] = {}
         self._topics: set[LogTopic] = set()
         self._lock = threading.Lock()
 
     def to(self, servers: str) -> ClusterConnection:
         """Return the connection to a cluster."""
         with self._lock:
-            if servers not in self._known:
-                self._known[servers] = ClusterConnection(KafkaSettings.of(servers, self._options))
-            return self._known[servers]
+            if servers not in self._connections:
+                self._connections[servers] = ClusterConnection(KafkaSettings.of(servers, self._options))
+            return self._connections[servers]
 
     def of(self, stream: StreamInfo) -> tuple[ClusterConnection, str]:
-        """Return the connection to the cluster of a stream, and its topic, which must still be the same one."""
-        place = stream.log
-        assert place is not None
-        connection = self.to(place.servers)
-        if place not in self._topics:
-            found = connection.cluster.topic(place.topic)
-            if found.id != place.topic_id:
+        """Return the connection to the cluster of a stream, and its topic; raise `TopicRecreated` for another topic."""
+        log = stream.log
+        assert log is not None
+        connection = self.to(log.servers)
+        if log not in self._topics:
+            topic = connection.cluster.topic(log.topic)
+            if topic.id != log.topic_id:
                 raise TopicRecreated(
-                    f"The topic {place.topic!r} of the stream {stream.name!r} was deleted and made anew.",
-                    rule="A stream ends with its topic.",
+                    f"The topic {log.topic!r} of the stream {stream.name!r} was deleted and created again.",
+                    rule="A stream cannot be used without its original topic.",
                     remedy="Delete the stream, and create it again.",
-                    topic=place.topic,
+                    topic=log.topic,
                     stream=stream.name,
                 )
-            self._topics.add(place)
-        return connection, place.topic
+            self._topics.add(log)
+        return connection, log.topic
 
     def close(self) -> None:
-        """Let go of all of them."""
+        """Close all connections."""
         with self._lock:
-            known, self._known = list(self._known.values()), {}
-        for connection in known:
+            connections, self._connections = list(self._connections.values()), {}
+        for connection in connections:
             connection.close()
 
 
 _POLL_SECONDS: Final = 0.1
-_FULL_SECONDS: Final = 0.01
-_LEARN_SECONDS: Final = 10.0
+_QUEUE_FULL_SECONDS: Final = 0.01
+_METADATA_SECONDS: Final = 10.0
 _REASON_SECONDS: Final = 2.0
 _GIVEN_UP: Final = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._FATAL)
 
 
 UNKNOWN: Final = -1
-"""The end of records that have arrived, but the answer was lost: Kafka only says that it has had them before."""
+"""The end if the acknowledgement was lost: Kafka then reports a duplicate without an offset."""
 
 
-def _reason(error: KafkaError, said: LastClientError) -> KafkaError:
-    """Return why something was given up, if an error says no more than that; the client may say so a moment later."""
+def _reason(error: KafkaError, last_error: LastClientError) -> KafkaError:
+    """Return the cause of an error that only says that records were purged; the client may report it a moment later."""
     give_up = time.monotonic() + _REASON_SECONDS
-    while error.code() in _GIVEN_UP and said.error is None and time.monotonic() < give_up:
+    while error.code() in _GIVEN_UP and last_error.error is None and time.monotonic() < give_up:
         time.sleep(0.01)
-    return said.error if error.code() in _GIVEN_UP and said.error is not None else error
+    return last_error.error if error.code() in _GIVEN_UP and last_error.error is not None else error
 
 
 def _deliver(producer: Producer) -> None:
-    """Let those who wait for a producer that gives up hear of it."""
+    """Run the delivery callbacks of a failed producer."""
     for _ in range(10):
         try:
             if not producer.flush(_POLL_SECONDS):
                 return
         except KafkaException:
-            # It says again why it gives up.
+            # The fatal error, raised again.
             continue
 
 
 class StreamTopics:
-    """Makes the topics of new streams, and removes those of streams that are no more."""
+    """Creates the topics of new streams and removes those of deleted streams."""
 
     def __init__(self, connections: ClusterConnections) -> None:
         """Use these connections."""
         self._connections = connections
 
     def make(self, servers: str, name: str, stream_id: int, segments: int) -> LogTopic:
-        """Make the topic of a new stream, and one for its marks; what an earlier attempt has made is used."""
+        """Create the topic of a new stream and its marks topic. Idempotent."""
         cluster = self._connections.to(servers).cluster
         topic = topic_of(name, stream_id)
-        made = cluster.create_topic(topic, segments, TOPIC_SETTINGS)
+        created = cluster.create_topic(topic, segments, TOPIC_SETTINGS)
         cluster.create_topic(marks_topic_of(topic), 1, TOPIC_SETTINGS)
-        return LogTopic(servers, topic, made.id)
+        return LogTopic(servers, topic, created.id)
 
     def remove(self, place: LogTopic) -> None:
-        """Remove the topics of a stream that is no more."""
+        """Remove the topics of a deleted stream."""
         names = [place.topic, marks_topic_of(place.topic)]
         self._connections.to(place.servers).cluster.delete_topics(names)
 
 
 _LONGEST_STEM: Final = 200
-"""Kafka's names have at most 249 characters."""
+"""Topic names in Kafka have at most 249 characters."""
 
 
 def topic_of(name: str, stream_id: int) -> str:
-    """Return the name of the topic of a stream; its id is in it, since another stream may get the name later.
+    """Return the topic of a stream. It includes the id, because a later stream may have the same name.
 
     >>> topic_of("shop/orders", 42)
     'floodmark.shop.orders-2a'

@@ -1,4 +1,4 @@
-"""The log in Kafka, as streams use it, and a flush on its way, which may be rerouted to other segments."""
+"""The event log in Kafka, and flushes in progress, which may be rerouted to other segments."""
 
 import threading
 import uuid
@@ -21,14 +21,14 @@ from floodmark.streams.kafka.records import (
     Numbers,
     SentRecords,
     chunks_of,
+    commit_flush,
+    delete_sent,
     first_missing,
-    forget_sent,
     keys_and_values,
     number_of,
     number_prefix,
     read_sent,
     read_states,
-    settle_flush,
     write_sent,
 )
 from floodmark.streams.kafka.sealing import Failpoint, SegmentSealer
@@ -39,11 +39,11 @@ from floodmark.streams.local.transactions import claim_event_numbers, mark_commi
 from floodmark.streams.ports import Author, Chunk, OpenedWriter
 
 MOST_EVENT_BYTES: Final = 15 * 2**20
-"""An event may not be larger."""
+"""The largest event, in bytes."""
 
 
 class Flush:
-    """The way of a flush: what is left of it, where that goes by the layout that is known, and what is in flight."""
+    """A flush in progress: the events that have not arrived, their segments by the current layout, and the delivery."""
 
     def __init__(self, stream: StreamInfo, events: Events, left: Any) -> None:
         self.stream = stream
@@ -51,48 +51,48 @@ class Flush:
         self.keys, self.values = keys_and_values(stream, events)
         self.left = left
         self.ends: dict[int, int] = {}
-        self.flight: Delivery | None = None
+        self.delivery: Delivery | None = None
         self._segments = events.segments(stream.layout)
 
     @property
     def is_left(self) -> bool:
-        """Whether some of it has not arrived."""
+        """Whether some events have not arrived."""
         return bool(self.left.any())
 
     def records(self, author: Author, first_number: int) -> OutgoingRecords:
-        """Return what is left as records, in the order of the events."""
+        """Return the remaining events as records, in order."""
         prefix = number_prefix(author)
-        places = np.flatnonzero(self.left)
+        indexes = np.flatnonzero(self.left)
         keys, values = self.keys, self.values
-        if len(places) < len(self.left):
-            keys, values = [keys[place] for place in places], [values[place] for place in places]
-        headers = ([(NUMBER, prefix + b"%d" % number)] for number in (places + first_number).tolist())
-        return OutgoingRecords(self._segments[places].tolist(), keys, values, headers)
+        if len(indexes) < len(self.left):
+            keys, values = [keys[index] for index in indexes], [values[index] for index in indexes]
+        headers = ([(NUMBER, prefix + b"%d" % number)] for number in (indexes + first_number).tolist())
+        return OutgoingRecords(self._segments[indexes].tolist(), keys, values, headers)
 
     def arrived(self, segment: int, end: int) -> None:
-        """Take it that all events for a segment have arrived."""
+        """Record that all events for a segment have arrived."""
         self.left &= self._segments != segment
         self.ends[segment] = end
 
-    def arrived_before(self, segment: int, end: int, places: Numbers) -> None:
-        """Take it that some events for a segment have arrived, and the others not."""
-        places = places[(places >= 0) & (places < len(self.left))]
-        self.left[places] = False
-        if len(places):
+    def arrived_partly(self, segment: int, end: int, indexes: Numbers) -> None:
+        """Record that only the events at `indexes` have arrived in a segment, which is sealed."""
+        indexes = indexes[(indexes >= 0) & (indexes < len(self.left))]
+        self.left[indexes] = False
+        if len(indexes):
             self.ends[segment] = end
 
-    def layout_of(self, stream: StreamInfo) -> None:
-        """Let what is left go where it belongs now."""
+    def reroute(self, stream: StreamInfo) -> None:
+        """Route the remaining events by the layout of `stream`."""
         self.stream = stream
         self._segments = self.events.segments(stream.layout)
-        self.flight = None
+        self.delivery = None
 
 
 class KafkaLog:
-    """Keeps the events of streams in Kafka. What is kept of a stream in the home is who wrote what, and where it ends.
+    """Stores the events of streams in Kafka. The home stores the event numbers of writers and the ends of segments.
 
-    A flush over several segments is not one step: if its process dies in the middle, some of it may be in the stream.
-    Who opens the writer again is told from which event on to go on, and what is there is not written twice.
+    A flush over several segments is not atomic: if its process dies, some of its events may be in the stream. When the
+    writer is opened again it gets the number of the first missing event, and no event is written twice.
     """
 
     def __init__(
@@ -101,250 +101,255 @@ class KafkaLog:
         catalog: Catalog,
         tables: TableLog,
         connections: ClusterConnections,
-        reached: Failpoint = lambda place: None,
+        failpoint: Failpoint = lambda place: None,
     ) -> None:
-        """Keep them where the streams say; `tables` keeps the events of transactions until these are committed."""
+        """Store events in the topics of the streams; `tables` stages the events of transactions."""
         self._home = home
         self._catalog = catalog
         self._tables = tables
         self._connections = connections
-        self._reached = reached
-        self._sealing = SegmentSealer(home, catalog, connections, reached)
-        self._committing = TransactionCommitter(home, catalog, connections, self._sealing, reached)
-        self._ways: dict[tuple[int, str, int, int], Flush] = {}
+        self._failpoint = failpoint
+        self._sealer = SegmentSealer(home, catalog, connections, failpoint)
+        self._committer = TransactionCommitter(home, catalog, connections, self._sealer, failpoint)
+        self._pending_flushes: dict[tuple[int, str, int, int], Flush] = {}
         self._id = uuid.uuid4().hex
-        self._sure: set[tuple[int, str]] = set()
-        """Writers of which this process knows what has become of all that it has sent."""
+        self._certain_writers: set[tuple[int, str]] = set()
+        """Writers whose sent records all have a known outcome in this process."""
         self._lock = threading.Lock()
 
     def append(self, stream: StreamInfo, author: Author, first_number: int, events: Events) -> dict[int, int]:
-        """Keep events, each once, and return how far the segments they went to are filled by them."""
-        of_writer = (stream.id, author.writer)
-        place = (*of_writer, author.instance, first_number)
+        """Append events, each once, and return the new ends of their segments."""
+        writer_key = (stream.id, author.writer)
+        flush_key = (*writer_key, author.instance, first_number)
         with self._lock:
-            way = self._ways.pop(place, None)
-            is_sure = of_writer in self._sure
-            self._sure.discard(of_writer)
+            flush = self._pending_flushes.pop(flush_key, None)
+            is_certain = writer_key in self._certain_writers
+            self._certain_writers.discard(writer_key)
         after = first_number + len(events)
-        if way is None:
+        if flush is None:
             if not self._tables.is_next(stream, author, first_number):
                 self._tables.check_is_repeat(stream, author, first_number, after)
                 return self._tables.ends_for(stream, events, self.ends)
-            found = self._sent(stream, author)
-            if not is_sure or found.looked_by != self._id:
-                found = self._look(stream, author, first_number)
-            way = Flush(self._catalog.newest_known(stream), events, ~found.places_found(first_number, len(events)))
+            sent = self._read_sent(stream, author)
+            if not is_certain or sent.looked_by != self._id:
+                sent = self._scan_kafka(stream, author, first_number)
+            flush = Flush(self._catalog.newest_known(stream), events, ~sent.places_found(first_number, len(events)))
         try:
-            ends = self._bring(stream, author, first_number, way)
+            ends = self._deliver(stream, author, first_number, flush)
         except KafkaAway:
             with self._lock:
-                self._ways[place] = way
+                self._pending_flushes[flush_key] = flush
             raise
-        self._sure.add(of_writer)
+        self._certain_writers.add(writer_key)
         return ends
 
     def ends(self, stream: StreamInfo) -> dict[int, int]:
-        """Return the end of each segment, sealed ones included; only what is committed counts.
+        """Return the committed end of each segment, sealed ones included.
 
-        A sealed segment ends where the store says, though a transaction may be open before that; to read it is to wait.
+        A sealed segment has its stored end, even if a transaction before it is still open; readers wait for it.
         """
-        with self._there(stream):
+        with self._check_deleted(stream):
             connection, topic = self._connections.of(stream)
-            known = self._catalog.refresh(stream)
+            current = self._catalog.refresh(stream)
             while True:
-                segments = [segment.id for segment in known.layout.segments]
-                # In this order: what is open after that ends behind it.
+                segments = [segment.id for segment in current.layout.segments]
+                # Read Kafka first, then the states: a segment that is still open then ends behind these offsets.
                 ends = connection.cluster.ends(topic, segments)
-                self._reached("ends: seen")
-                states = self._sealing.sealed(stream, segments)
-                known = self._catalog.refresh(stream)
-                if len(known.layout.segments) == len(segments):
-                    return {one: end if states[one].state == OPEN else states[one].end for one, end in ends.items()}
+                self._failpoint("ends: seen")
+                states = self._sealer.await_sealed(stream, segments)
+                current = self._catalog.refresh(stream)
+                if len(current.layout.segments) == len(segments):
+                    return {
+                        segment: end if states[segment].state == OPEN else states[segment].end
+                        for segment, end in ends.items()
+                    }
 
     def read(self, stream: StreamInfo, segment: int, start: int, end: int) -> Iterator[Chunk]:
-        """Return the events of a segment from one offset to before another, as far as they are there."""
+        """Return the events of a segment in a range of offsets."""
         if start >= end:
             return
-        with self._there(stream):
+        with self._check_deleted(stream):
             self._catalog.refresh(stream)
             connection, topic = self._connections.of(stream)
             committed = connection.cluster.ends(topic, [segment])[segment]
-            state = self._sealing.sealed(stream, [segment])[segment]
+            state = self._sealer.await_sealed(stream, [segment])[segment]
             end = min(end, committed if state.state == OPEN else state.end)
-            # A transaction that is open may hide what lies before the end of a sealed segment.
+            # An open transaction may hide records before the end of a sealed segment; wait for it.
             for records in connection.committed.read(topic, segment, start, end, wait_to=end):
                 yield from chunks_of(stream, segment, records)
 
     def scale(self, stream: StreamInfo, change: Callable[[Layout], Layout]) -> StreamInfo:
-        """Seal segments and open those that take their place."""
-        return self._sealing.scale(stream, change)
+        """Seal segments and open their successors."""
+        return self._sealer.scale(stream, change)
 
     def seal(self, stream: StreamInfo) -> StreamInfo:
-        """Let the stream take no more events."""
-        return self._sealing.seal(stream)
+        """Seal the stream."""
+        return self._sealer.seal(stream)
 
     def sweep(self, buckets: Collection[int]) -> None:
-        """Bring to an end what somebody who may be dead has begun in streams of these buckets."""
-        self._sealing.sweep(buckets)
+        """Finish the interrupted seals of streams in these buckets."""
+        self._sealer.sweep(buckets)
 
     def add(self, stream: StreamInfo, transaction: str, part: int, events: Events) -> None:
-        """Keep events in the home until their transaction is committed. A part that comes twice is kept once."""
+        """Stage events in the home until their transaction is committed. Idempotent for each part."""
         self._check_sizes(keys_and_values(stream, events)[1])
         self._tables.add(stream, transaction, part, events)
 
     def commit(self, stream: StreamInfo, transaction: str) -> dict[int, int]:
-        """Put all events of a transaction into the stream, or none; return how far they fill the segments."""
+        """Append all events of a transaction, or none; return the new ends of their segments."""
         with self._home.write() as writing:
-            kept = read_staged(writing, stream, transaction)
-        if kept.position is not None:
-            return dict(kept.position)
-        self._reached("commit: asked")
+            staged = read_staged(writing, stream, transaction)
+        if staged.position is not None:
+            return dict(staged.position)
+        self._failpoint("commit: asked")
         ends: dict[int, int] = {}
-        if kept.events is not None:
-            ends = self._committing.commit(stream, kept.writer, transaction, kept.events)
+        if staged.events is not None:
+            ends = self._committer.commit(stream, staged.writer, transaction, staged.events)
         with self._home.write() as writing:
-            now = read_staged(writing, stream, transaction)
-            if now.position is not None:
-                return dict(now.position)
-            claim_event_numbers(writing, stream, kept.writer, 0 if kept.events is None else len(kept.events))
+            current = read_staged(writing, stream, transaction)
+            if current.position is not None:
+                return dict(current.position)
+            claim_event_numbers(writing, stream, staged.writer, 0 if staged.events is None else len(staged.events))
             mark_committed(writing, stream, transaction, ends)
-            self._committing.forget(writing, stream, transaction)
+            self._committer.forget(writing, stream, transaction)
         return ends
 
     def abort(self, stream: StreamInfo, transaction: str) -> None:
-        """Forget the events of a transaction."""
+        """Delete the staged events of a transaction."""
         self._tables.abort(stream, transaction)
 
-    def opened(self, stream: StreamInfo, opened: OpenedWriter) -> OpenedWriter:
-        """Return a writer that was opened, with what is in Kafka of it, though it has never heard so."""
+    def writer_opened(self, stream: StreamInfo, opened: OpenedWriter) -> OpenedWriter:
+        """Return the writer with the number of its first event that is not in Kafka."""
         author, number = opened.author, opened.next_number
-        self._await_older(stream, author)
+        self._await_earlier_instance(stream, author)
         if number or author.instance > 1:
             number = self._resume(stream, author, number)
         else:
-            ends = self._all_ends(stream)
+            ends = self._uncommitted_ends(stream)
             with self._home.write() as writing:
                 write_sent(writing, stream, author.writer, SentRecords(ends, 0, looked_by=self._id))
-        self._sure.add((stream.id, author.writer))
+        self._certain_writers.add((stream.id, author.writer))
         return replace(opened, next_number=number)
 
-    def closed(self, stream: StreamInfo, author: Author) -> None:
-        """Forget where unsettled events of a writer would lie, if it is certain that it has none."""
+    def writer_closed(self, stream: StreamInfo, author: Author) -> None:
+        """Delete the writer's sent records, if it certainly has no uncommitted events."""
         with self._lock:
-            is_sure = (stream.id, author.writer) in self._sure
-            self._sure.discard((stream.id, author.writer))
-        if is_sure and self._sent(stream, author).looked_by == self._id:
+            is_certain = (stream.id, author.writer) in self._certain_writers
+            self._certain_writers.discard((stream.id, author.writer))
+        if is_certain and self._read_sent(stream, author).looked_by == self._id:
             with self._home.write() as writing:
-                forget_sent(writing, stream, author.writer)
+                delete_sent(writing, stream, author.writer)
 
     @contextmanager
-    def _there(self, stream: StreamInfo) -> Iterator[None]:
-        """Say of a topic that is gone that its stream is, if it is."""
+    def _check_deleted(self, stream: StreamInfo) -> Iterator[None]:
+        """Turn an unknown topic into `StreamDeleted`, if the stream was deleted."""
         try:
             yield
         except UnknownTopic:
             self._catalog.refresh(stream)
             raise
 
-    def _bring(self, stream: StreamInfo, author: Author, first_number: int, way: Flush) -> dict[int, int]:
-        """Bring events to where they belong, wherever that is by the time they come there, and settle them."""
-        after = first_number + len(way.events)
+    def _deliver(self, stream: StreamInfo, author: Author, first_number: int, flush: Flush) -> dict[int, int]:
+        """Send the events of a flush, rerouting them if segments are sealed meanwhile, and commit them in the store."""
+        after = first_number + len(flush.events)
         connection, topic = self._connections.of(stream)
         while True:
-            if way.flight is None:
-                self._check_sizes(way.values)
-                way.flight = connection.sender.send(topic, way.records(author, first_number))
-                self._reached("append: sent")
-            ends = connection.arrived(topic, way.flight)
-            self._reached("append: acknowledged")
+            if flush.delivery is None:
+                self._check_sizes(flush.values)
+                flush.delivery = connection.sender.send(topic, flush.records(author, first_number))
+                self._failpoint("append: sent")
+            ends = connection.await_delivery(topic, flush.delivery)
+            self._failpoint("append: acknowledged")
             with self._home.write() as writing:
                 states = read_states(writing, stream, ends)
                 is_open = len(states) == len(ends) and all(state.state == OPEN for state in states.values())
                 if is_open:
-                    way.ends.update(ends)
+                    flush.ends.update(ends)
                     now = self._home.now(writing)
-                    is_settled = settle_flush(writing, stream, author, (first_number, after), way.ends, now, self._id)
+                    is_settled = commit_flush(writing, stream, author, (first_number, after), flush.ends, now, self._id)
             if not is_open:
-                self._go_on(stream, author, first_number, way, ends)
+                self._reroute(stream, author, first_number, flush, ends)
                 continue
             if is_settled:
-                self._reached("append: settled")
+                self._failpoint("append: settled")
             else:
                 self._tables.check_is_repeat(stream, author, first_number, after)
-            return way.ends
+            return flush.ends
 
-    def _go_on(self, stream: StreamInfo, author: Author, first_number: int, way: Flush, ends: dict[int, int]) -> None:
-        """Find out what of a flight lies before the ends of its segments; the rest goes on to those after them."""
-        states = self._sealing.sealed(stream, list(ends))
+    def _reroute(
+        self, stream: StreamInfo, author: Author, first_number: int, flush: Flush, ends: dict[int, int]
+    ) -> None:
+        """Find the events that arrived before their segments were sealed, and route the others to the successors."""
+        states = self._sealer.await_sealed(stream, list(ends))
         with self._home.read() as reading:
             sent = read_sent(reading, stream, author.writer)
         position = {} if sent is None else sent.position
         for segment, end in ends.items():
             if states[segment].state == OPEN:
-                way.arrived(segment, end)
+                flush.arrived(segment, end)
                 continue
             sealed_at = states[segment].end
-            numbers = self._numbers(stream, segment, position.get(segment, 0), sealed_at, author.writer)
-            way.arrived_before(segment, sealed_at, numbers - first_number)
-        way.layout_of(self._catalog.refresh(stream))
-        if way.is_left:
-            check_not_sealed(way.stream)
+            numbers = self._read_numbers(stream, segment, position.get(segment, 0), sealed_at, author.writer)
+            flush.arrived_partly(segment, sealed_at, numbers - first_number)
+        flush.reroute(self._catalog.refresh(stream))
+        if flush.is_left:
+            check_not_sealed(flush.stream)
 
-    def _await_older(self, stream: StreamInfo, author: Author) -> None:
-        """Wait for what an older instance in this process has under way: else it would come after all was looked at."""
-        for place, way in list(self._ways.items()):
-            if place[:2] == (stream.id, author.writer):
-                if way.flight is not None:
+    def _await_earlier_instance(self, stream: StreamInfo, author: Author) -> None:
+        """Wait for pending flushes of an earlier instance in this process, so that a scan sees their records."""
+        for flush_key, flush in list(self._pending_flushes.items()):
+            if flush_key[:2] == (stream.id, author.writer):
+                if flush.delivery is not None:
                     connection, topic = self._connections.of(stream)
-                    connection.arrived(topic, way.flight)
-                self._ways.pop(place, None)
+                    connection.await_delivery(topic, flush.delivery)
+                self._pending_flushes.pop(flush_key, None)
 
-    def _sent(self, stream: StreamInfo, author: Author) -> SentRecords:
+    def _read_sent(self, stream: StreamInfo, author: Author) -> SentRecords:
         with self._home.read() as reading:
             return read_sent(reading, stream, author.writer) or SentRecords({}, 0)
 
-    def _look(self, stream: StreamInfo, author: Author, first_number: int) -> SentRecords:
-        """Find the events of a writer from a number on that are in Kafka, and keep what was found."""
+    def _scan_kafka(self, stream: StreamInfo, author: Author, first_number: int) -> SentRecords:
+        """Scan Kafka for the uncommitted events of a writer from a number on, and store the result."""
         with self._home.read() as reading:
             sent = read_sent(reading, stream, author.writer)
-        ends = self._all_ends(stream)
+        ends = self._uncommitted_ends(stream)
         if sent is None:
-            # It was closed when everything was settled.
-            looked = SentRecords(ends, first_number, looked_by=self._id)
+            # The writer was closed with all events committed.
+            scanned = SentRecords(ends, first_number, looked_by=self._id)
         else:
-            states = self._sealing.sealed(stream, list(ends))
+            states = self._sealer.await_sealed(stream, list(ends))
             numbers: list[Numbers] = []
             for segment, end in ends.items():
                 start = sent.position.get(segment, 0)
                 stop = end if states[segment].state == OPEN else states[segment].end
-                numbers.append(self._numbers(stream, segment, start, stop, author.writer))
-            # Some may lie before the position by now.
+                numbers.append(self._read_numbers(stream, segment, start, stop, author.writer))
+            # Events found by an earlier scan may now lie before the position.
             found = np.concatenate([*numbers, sent.numbers_found])
-            looked = SentRecords.of(sent.position, first_number, found, self._id)
+            scanned = SentRecords.of(sent.position, first_number, found, self._id)
         with self._home.write() as writing:
-            write_sent(writing, stream, author.writer, looked)
-        return looked
+            write_sent(writing, stream, author.writer, scanned)
+        return scanned
 
     def _resume(self, stream: StreamInfo, author: Author, next_number: int) -> int:
-        """Settle what Kafka has of a writer without a gap; return the first number that it does not have."""
-        after = first_missing(self._look(stream, author, next_number).numbers_found, next_number)
+        """Commit the writer's events that are in Kafka without a gap; return the first missing number."""
+        after = first_missing(self._scan_kafka(stream, author, next_number).numbers_found, next_number)
         if after > next_number:
             with self._home.write() as writing:
-                settle_flush(writing, stream, author, (next_number, after), {}, self._home.now(writing), self._id)
+                commit_flush(writing, stream, author, (next_number, after), {}, self._home.now(writing), self._id)
         return after
 
-    def _numbers(self, stream: StreamInfo, segment: int, start: int, end: int, writer: str) -> Numbers:
-        """Return the numbers of the events of a writer in a range of a segment."""
+    def _read_numbers(self, stream: StreamInfo, segment: int, start: int, end: int, writer: str) -> Numbers:
+        """Return the event numbers of a writer in a range of a segment."""
         connection, topic = self._connections.of(stream)
-        found: list[int] = []
-        # What is not in a transaction counts, also behind a transaction that is open.
+        event_numbers: list[int] = []
+        # Records outside of transactions are valid even behind an open transaction.
         for records in connection.everything.read(topic, segment, start, end):
             numbers = (number_of(record.headers(), writer) for record in records)
-            found.extend(number for number in numbers if number is not None)
-        return np.array(found, np.int64)
+            event_numbers.extend(number for number in numbers if number is not None)
+        return np.array(event_numbers, np.int64)
 
-    def _all_ends(self, stream: StreamInfo) -> dict[int, int]:
-        """Return where Kafka ends, whatever counts."""
+    def _uncommitted_ends(self, stream: StreamInfo) -> dict[int, int]:
+        """Return the end of each partition, uncommitted records included."""
         connection, topic = self._connections.of(stream)
         segments = [segment.id for segment in self._catalog.refresh(stream).layout.segments]
         return connection.cluster.ends(topic, segments, committed=False)
@@ -354,7 +359,7 @@ class KafkaLog:
         if largest > MOST_EVENT_BYTES:
             raise EventInvalid(
                 f"An event has {largest} bytes.",
-                rule=f"In Kafka an event has at most {MOST_EVENT_BYTES} bytes.",
-                remedy="Keep what is so large elsewhere, and write where it is.",
+                rule=f"An event in Kafka has at most {MOST_EVENT_BYTES} bytes.",
+                remedy="Store large payloads elsewhere, and write a reference to them.",
                 bytes=largest,
             )

@@ -1,7 +1,7 @@
-"""The marks topic of a stream: its marks log for everybody who reads Kafka.
+"""The marks topic of a stream: its marks log, published for readers of Kafka.
 
-The log in the store is the truth, the topic repeats it. Whoever publishes first fences those before it, reads what is
-there, and adds what is missing.
+The log in the store is authoritative; the topic is a copy. A publisher first fences earlier ones, then reads the topic
+and appends the missing entries.
 """
 
 from collections.abc import Collection, Mapping
@@ -19,19 +19,18 @@ from floodmark.streams.local.catalog import Catalog
 from floodmark.streams.local.marks import MarksTable
 from floodmark.streams.local.tables import KEYS, SEGMENTS, STREAMS
 from floodmark.streams.marks.log import MarkEntry
+from floodmark.streams.ports import StreamKey
 
 _PAGE: Final = 500
 _TAIL: Final = 1_000
-_KEPT: Final = 64
-
-StreamKey = tuple[int, str]
+_MOST_PUBLISHERS: Final = 64
 
 
 class MarksPublisher:
-    """Publishes the marks of streams. One process does so for a stream: the one that looks after its watermarks."""
+    """Publishes the marks of streams. The process that updates the watermarks of a stream also publishes its marks."""
 
     def __init__(self, home: Home, catalog: Catalog, connections: ClusterConnections) -> None:
-        """Publish the marks of streams of this home."""
+        """Publish marks of streams of this home."""
         self._home = home
         self._catalog = catalog
         self._connections = connections
@@ -39,22 +38,22 @@ class MarksPublisher:
         self._published: dict[StreamKey, int] = {}
 
     def publish(self, buckets: Collection[int]) -> int:
-        """Publish what is new in the streams of these buckets, and return how many entries that was."""
+        """Publish the new entries of streams in these buckets and return their number."""
         count = 0
-        for row in self._behind(buckets):
+        for row in self._unpublished(buckets):
             stream = self._catalog.find_id(row.stream_id)
             if stream is not None:
                 count += self._publish(stream, row.time_key)
         return count
 
-    def _behind(self, buckets: Collection[int]) -> list[Any]:
-        wanted = (
+    def _unpublished(self, buckets: Collection[int]) -> list[Any]:
+        query = (
             select(KEYS.c.stream_id, KEYS.c.time_key, KEYS.c.last_seq)
             .join(STREAMS, STREAMS.c.stream_id == KEYS.c.stream_id)
             .where(STREAMS.c.log.is_not(None), STREAMS.c.bucket.in_(list(buckets)), KEYS.c.last_seq > 0)
         )
         with self._home.read() as connection:
-            rows = connection.execute(wanted).all()
+            rows = connection.execute(query).all()
         return [row for row in rows if self._published.get((row.stream_id, row.time_key), 0) < row.last_seq]
 
     def _publish(self, stream: StreamInfo, key: str) -> int:
@@ -62,7 +61,7 @@ class MarksPublisher:
         publisher = self._publishers.get(stream.id)
         try:
             if publisher is None:
-                if len(self._publishers) >= _KEPT:
+                if len(self._publishers) >= _MOST_PUBLISHERS:
                     self._publishers.clear()
                 publisher = self._publishers[stream.id] = _TopicPublisher(connection, marks_topic_of(topic), stream)
             entries = MarksTable(self._home, stream.id, key).page(publisher.last(key), _PAGE)
@@ -71,7 +70,7 @@ class MarksPublisher:
                 ends = self._segment_ends(stream)
                 publisher.publish([_record(current, key, entry, ends) for entry in entries])
         except Fenced:
-            # Another process looks after the stream by now; if it is this one after all, it begins anew.
+            # Another process has taken over; should this one get the stream back, it creates a new publisher.
             self._publishers.pop(stream.id, None)
             return 0
         except FloodmarkError:
@@ -81,9 +80,9 @@ class MarksPublisher:
         return len(entries)
 
     def _segment_ends(self, stream: StreamInfo) -> Mapping[int, int]:
-        here = SEGMENTS.c.stream_id == stream.id
+        is_stream = SEGMENTS.c.stream_id == stream.id
         with self._home.read() as connection:
-            rows = connection.execute(select(SEGMENTS.c.segment, SEGMENTS.c.end_offset).where(here)).all()
+            rows = connection.execute(select(SEGMENTS.c.segment, SEGMENTS.c.end_offset).where(is_stream)).all()
         return {row.segment: row.end_offset for row in rows}
 
 
@@ -95,7 +94,7 @@ def _record(stream: StreamInfo, key: str, entry: MarkEntry, ends: Mapping[int, i
 
 
 class _TopicPublisher:
-    """Writes to a marks topic, as the only one."""
+    """The exclusive writer of a marks topic."""
 
     def __init__(self, connection: ClusterConnection, topic: str, stream: StreamInfo) -> None:
         self._connection = connection
@@ -105,7 +104,7 @@ class _TopicPublisher:
         self._last = self._read_last(stream.settings.keys)
 
     def last(self, key: str) -> int:
-        """Return the number of the last entry of a key that is in the topic."""
+        """Return the number of the last published entry of a key."""
         return self._last.get(key, 0)
 
     def publish(self, records: list[MarkRecord]) -> None:
@@ -117,20 +116,21 @@ class _TopicPublisher:
         self._last.update({record.key: record.seq for record in records})
 
     def _read_last(self, keys: Collection[str]) -> dict[str, int]:
-        """Return the last number of each key: it is among the newest records, or it takes all of them to see."""
+        """Return the last number of each key, from the newest records or else from the whole topic."""
         end = self._connection.cluster.ends(self._topic, [0])[0]
-        found: dict[str, int] = {}
+        last: dict[str, int] = {}
         for start in (max(0, end - _TAIL), 0):
             for records in self._connection.committed.read(self._topic, 0, start, end):
                 for record in records:
                     if record.value() is None:
                         raise KafkaFailed(
                             f"The topic {self._topic!r} has a record without a value.",
-                            rule="A marks topic is written by Floodmark alone.",
-                            remedy="Take the right to write from others.",
+                            rule="Only Floodmark writes to a marks topic.",
+                            remedy=f"Revoke write access to {self._topic!r} from other programs, and delete the "
+                            "stream and its topics.",
                         )
                     mark = MarkRecord.load(record.value())
-                    found[mark.key] = max(mark.seq, found.get(mark.key, 0))
-            if start == 0 or found.keys() >= set(keys):
+                    last[mark.key] = max(mark.seq, last.get(mark.key, 0))
+            if start == 0 or last.keys() >= set(keys):
                 break
-        return found
+        return last

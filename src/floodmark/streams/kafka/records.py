@@ -1,8 +1,8 @@
-"""What a record says besides its event, and what the store knows of the records of a writer.
+"""Records of events with their headers, and the store's knowledge of the records of each writer.
 
-A flush is settled in the store after Kafka has it; what a crash left open is found again. The order is what makes it
-safe: Kafka has acknowledged the records, and only then the state of their segments is read, in a transaction that
-begins afterwards. A segment that is open then ends behind them, whichever process seals it.
+A flush is committed in the store after Kafka has acknowledged its records; after a crash, records that were not
+committed are found again in Kafka. The order makes this safe: the state of the segments is read in a transaction that
+begins after the acknowledgement, so a segment that is still open can only be sealed behind these records.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,35 +28,35 @@ from floodmark.streams.local.tables import SEGMENTS, SENT
 from floodmark.streams.ports import Author, Chunk
 
 NUMBER: Final = "floodmark.number"
-"""The header with the writer, its instance, and the number of the event among all of the writer."""
+"""Header with the writer, its instance, and the writer's number of the event."""
 TRANSACTION: Final = "floodmark.transaction"
-"""The header with the transaction that the event came in."""
+"""Header with the id of the event's transaction."""
 SEAL: Final = "floodmark.seal"
-"""The header of a record that ends a segment, if the store says so; it is no event."""
+"""Header of a seal record, which is not an event."""
 
 Header = tuple[str, bytes]
 
 
 def number_prefix(author: Author) -> bytes:
-    """Return what a number stands behind."""
+    """Return the part of the header `NUMBER` before the event number."""
     return f"{author.writer}/{author.instance}/".encode()
 
 
 def number_of(headers: Sequence[Header] | None, writer: str) -> int | None:
-    """Return which event of a writer a record is; None if it is not of this writer.
+    """Return the event number of a record, or None if another writer wrote it.
 
     >>> number_of([("floodmark.number", b"till/3/1/42")], "till/3")
     42
     """
     for name, value in headers or ():
         if name == NUMBER:
-            who, _, number = value.rsplit(b"/", 2)
-            return int(number) if who == writer.encode() else None
+            author, _, number = value.rsplit(b"/", 2)
+            return int(number) if author == writer.encode() else None
     return None
 
 
 def transaction_of(headers: Sequence[Header] | None) -> str | None:
-    """Return the transaction that a record came in; None if it came in none of ours."""
+    """Return the id of the Floodmark transaction of a record, or None."""
     for name, value in headers or ():
         if name == TRANSACTION:
             return value.decode()
@@ -64,20 +64,20 @@ def transaction_of(headers: Sequence[Header] | None) -> str | None:
 
 
 def is_seal(headers: Sequence[Header] | None) -> bool:
-    """Return whether a record only says that a segment ends."""
+    """Return whether a record is a seal record."""
     return any(name == SEAL for name, _ in headers or ())
 
 
 def keys_and_values(stream: StreamInfo, events: Events) -> tuple[list[bytes | None], list[bytes]]:
-    """Return events as keys and values of records: as they are without a schema, and else as JSON."""
+    """Return the keys and values of records: raw payloads without a schema, otherwise JSON."""
     if stream.settings.schema is None:
         return events.batch.column("key").to_pylist(), events.batch.column("payload").to_pylist()
     return [None] * len(events), encode_json(events.batch)
 
 
 def chunks_of(stream: StreamInfo, segment: int, records: Records) -> Iterator[Chunk]:
-    """Return records as chunks, each of events that lie side by side; Kafka's own records leave gaps between them."""
-    # A record that ends a segment is empty; to look at the headers of every record would take longer than to read it.
+    """Return records as chunks of adjacent offsets; Kafka's control records leave gaps between them."""
+    # Seal records are empty: check only the headers of empty records, because reading headers is slow.
     events = [record for record in records if record.value() or not is_seal(record.headers())]
     if not events:
         return
@@ -93,18 +93,20 @@ def _batch_of(stream: StreamInfo, segment: int, events: Records) -> Any:
     schema = stream.settings.schema
     if schema is None:
         keys = pa.array([record.key() for record in events], pa.binary())
-        # A record without a value is one that others have written.
+        # Only other programs write records without a value.
         return pa.record_batch([keys, pa.array([value or b"" for value in values], pa.binary())], schema=PAYLOAD_SCHEMA)
     decoded = JsonDecoder(schema).decode(values)
-    bad = [(one.place, one.reason) for one in decoded.bad]
-    bad += [(place, "it has no value") for place, value in enumerate(values) if value is None]
+    bad = [(problem.index, problem.reason) for problem in decoded.bad]
+    bad += [(index, "it has no value") for index, value in enumerate(values) if value is None]
     if bad:
-        place, reason = min(bad)
+        index, reason = min(bad)
         raise ValueUndecodable(
-            f"The record {events[place].offset()} of segment {segment} of {stream.name!r} is no event: {reason}.",
-            rule="What is in the topic of a stream with a schema is JSON of that schema.",
-            remedy="Find out who else writes to the topic; events are written through a writer of the stream.",
-            place=events[place].offset(),
+            f"The record at offset {events[index].offset()} of segment {segment} of {stream.name!r} is not an event: "
+            f"{reason}.",
+            rule="The topic of a stream with a schema holds only JSON values of that schema.",
+            remedy="Revoke write access to the topic from other programs; write events only through writers of the "
+            "stream.",
+            place=events[index].offset(),
             reason=reason,
         )
     return pa.RecordBatch.from_arrays(decoded.batch.columns, schema=schema)
@@ -119,7 +121,7 @@ Numbers = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class SegmentState:
-    """What the store says of a segment: whether it is open, and where it ends once it is sealed."""
+    """The stored state of a segment, and its end once it is sealed."""
 
     state: int
     end: int
@@ -127,26 +129,26 @@ class SegmentState:
 
 @dataclass(frozen=True, slots=True)
 class SentRecords:
-    """What is known of a writer's records: all its unsettled ones lie behind `position`, and some were found there.
+    """The stored knowledge of a writer's records: uncommitted ones lie after `position`, and some were found there.
 
-    A segment that the position does not name was made later, and is looked at from its beginning.
+    A segment that is missing in the position was created later and is scanned from its beginning.
     """
 
     position: Position
     first_number: int
     found: bytes = b""
-    """A bit for each event from `first_number` on: whether Kafka has it, though its writer never heard so."""
+    """A bit for each event from `first_number` on: whether it is in Kafka although the flush was not committed."""
     looked_by: str = ""
-    """Which process has looked last, or has settled since: it knows of everything that it has sent itself."""
+    """The process that scanned or committed last; it knows what it has sent since."""
 
     @classmethod
     def of(cls, position: Position, first_number: int, found: Numbers, looked_by: str) -> "SentRecords":
-        """Return it with those of the found numbers that are not below the first."""
+        """Create it with the found numbers from `first_number` on."""
         return cls(position, first_number, pack_numbers(found[found >= first_number].tolist(), first_number), looked_by)
 
     @property
     def numbers_found(self) -> Numbers:
-        """The numbers of the events that were found.
+        """The numbers of the found events.
 
         >>> SentRecords({}, 10, pack_numbers([10, 12], 10)).numbers_found.tolist()
         [10, 12]
@@ -155,7 +157,7 @@ class SentRecords:
         return np.flatnonzero(bits).astype(np.int64) + self.first_number
 
     def places_found(self, first_number: int, count: int) -> NDArray[np.bool_]:
-        """Return for each event from a number on whether it was found.
+        """Return for each of `count` events from a number on whether it was found.
 
         >>> SentRecords({}, 10, pack_numbers([10, 12], 10)).places_found(10, 4).tolist()
         [True, False, True, False]
@@ -170,17 +172,17 @@ class SentRecords:
 
 
 def pack_numbers(numbers: Iterable[int], first_number: int) -> bytes:
-    """Return a bit for each number from the first on: whether it is among them."""
-    places = np.fromiter(numbers, np.int64) - first_number
-    if not len(places):
+    """Encode numbers as bits, counted from `first_number`."""
+    indexes = np.fromiter(numbers, np.int64) - first_number
+    if not len(indexes):
         return b""
-    bits = np.zeros(int(places.max()) + 1, np.uint8)
-    bits[places] = 1
+    bits = np.zeros(int(indexes.max()) + 1, np.uint8)
+    bits[indexes] = 1
     return np.packbits(bits).tobytes()
 
 
 def first_missing(found: Numbers, next_number: int) -> int:
-    """Return the first number, from the next one on, that was not found.
+    """Return the first number from `next_number` on that was not found.
 
     >>> first_missing(np.array([5, 6, 8]), 5), first_missing(np.array([6]), 5)
     (7, 5)
@@ -191,16 +193,14 @@ def first_missing(found: Numbers, next_number: int) -> int:
 
 
 def read_states(connection: Connection, stream: StreamInfo, segments: Iterable[int]) -> dict[int, SegmentState]:
-    """Return what the store says of segments, in this transaction."""
-    wanted = select(SEGMENTS.c.segment, SEGMENTS.c.sealed, SEGMENTS.c.end_offset)
-    here = (SEGMENTS.c.stream_id == stream.id, SEGMENTS.c.segment.in_(list(segments)))
-    return {
-        row.segment: SegmentState(row.sealed, row.end_offset) for row in connection.execute(wanted.where(*here)).all()
-    }
+    """Return the stored states of segments."""
+    is_segment = (SEGMENTS.c.stream_id == stream.id, SEGMENTS.c.segment.in_(list(segments)))
+    query = select(SEGMENTS.c.segment, SEGMENTS.c.sealed, SEGMENTS.c.end_offset).where(*is_segment)
+    return {row.segment: SegmentState(row.sealed, row.end_offset) for row in connection.execute(query).all()}
 
 
 def read_sent(connection: Connection, stream: StreamInfo, writer: str) -> SentRecords | None:
-    """Return what is known of the records of a writer."""
+    """Load the sent records of a writer."""
     row = connection.execute(select(SENT).where(*_of_writer(stream, writer))).one_or_none()
     if row is None:
         return None
@@ -208,7 +208,7 @@ def read_sent(connection: Connection, stream: StreamInfo, writer: str) -> SentRe
 
 
 def write_sent(connection: Connection, stream: StreamInfo, writer: str, sent: SentRecords) -> None:
-    """Keep what is known of the records of a writer."""
+    """Store the sent records of a writer."""
     position = to_json(save_position(sent.position), "position")
     row: dict[str, Any] = {"stream_id": stream.id, "writer": writer, "position": position}
     upsert_row(
@@ -216,12 +216,12 @@ def write_sent(connection: Connection, stream: StreamInfo, writer: str, sent: Se
     )
 
 
-def forget_sent(connection: Connection, stream: StreamInfo, writer: str) -> None:
-    """Forget what is known of the records of a writer: it has none that are not settled."""
+def delete_sent(connection: Connection, stream: StreamInfo, writer: str) -> None:
+    """Delete the sent records of a writer, once all are committed."""
     connection.execute(delete(SENT).where(*_of_writer(stream, writer)))
 
 
-def settle_flush(
+def commit_flush(
     connection: Connection,
     stream: StreamInfo,
     author: Author,
@@ -230,7 +230,7 @@ def settle_flush(
     now: int,
     looked_by: str,
 ) -> bool:
-    """Let events from a number to before another count, if they are the next ones of the newest instance."""
+    """Commit a range of event numbers, if they are the next ones of the writer's newest instance; return whether."""
     first, after = numbers
     sent = {"s": stream.id, "w": author.writer, "i": author.instance, "first": first, "after": after, "now": now}
     if connection.execute(ADVANCE_NEXT_NUMBER, sent).rowcount != 1:
@@ -239,7 +239,7 @@ def settle_flush(
     position = dict(before.position)
     for segment, end in ends.items():
         position[segment] = max(end, position.get(segment, 0))
-    # What was found further on is still not settled.
+    # Events found further on are still uncommitted.
     write_sent(connection, stream, author.writer, SentRecords.of(position, after, before.numbers_found, looked_by))
     return True
 

@@ -1,8 +1,8 @@
-"""The layout of a stream: which segments share its key space, epoch by epoch, and which came out of which.
+"""The layout of a stream: how segments divide its key space in each epoch, and which segment replaced which.
 
-The point of a key is the first 53 bits of its BLAKE2b digest of 8 bytes (text as UTF-8), read as a fraction of 1:
-the same in every process, release and language. 53 bits are what a float keeps, so the point is exact and never
-rounds up to 1. A segment has the keys of a half-open range of [0, 1), and an id that is never used again.
+A key is hashed to a point in [0, 1): the first 53 bits of its 8-byte BLAKE2b digest (text as UTF-8), as a fraction.
+The point is the same in every process, release and language. A float holds 53 bits exactly, so a point never rounds
+up to 1. A segment takes the keys of a half-open range of [0, 1); its id is never reused.
 """
 
 import math
@@ -30,14 +30,14 @@ from floodmark.errors import (
 from floodmark.progress import Snapshot
 
 Key = str | bytes
-"""What events are routed by: those of one key stay in order."""
+"""The routing key of an event. Events with the same key stay in order."""
 
 _SHIFT = 11
 _UNIT = 2.0**-53
 
 
 def key_point(key: Key) -> float:
-    """Return the point of a key in [0, 1).
+    """Return the point of a key in the key space [0, 1).
 
     >>> key_point("customer-7")
     0.4123318747867929
@@ -48,7 +48,7 @@ def key_point(key: Key) -> float:
 
 
 def key_points(keys: Sequence[Key]) -> NDArray[np.float64]:
-    """Return the points of many keys.
+    """Return the points of many keys at once.
 
     >>> key_points(["customer-7", "customer-8"]).round(3).tolist()
     [0.412, 0.627]
@@ -67,7 +67,7 @@ def key_points(keys: Sequence[Key]) -> NDArray[np.float64]:
 
 
 def stable_hash(key: Key) -> int:
-    """Return 64 bits that depend on nothing but the key.
+    """Return a 64-bit hash of the key that is the same in every process and release.
 
     >>> stable_hash(7)
     Traceback (most recent call last):
@@ -80,37 +80,20 @@ def stable_hash(key: Key) -> int:
         raise KeyOutOfSpace(
             f"The key is {key!r}.",
             rule="It must be text or bytes.",
-            remedy="Write the value that should stay in order as text.",
+            remedy="Convert it first, for example with str(key).",
             key=key,
         ) from error
 
 
-def check_point(point: object) -> float:
-    """Return `point` if it lies in the key space, or refuse it.
-
-    >>> check_point(1.0)
-    Traceback (most recent call last):
-    floodmark.errors.KeyOutOfSpace: The point is 1.0. The key space is [0, 1). ... [key-out-of-space]
-    """
-    if isinstance(point, int | float) and not isinstance(point, bool) and 0.0 <= point < 1.0:
-        return float(point)
-    raise KeyOutOfSpace(
-        f"The point is {point!r}.",
-        rule="The key space is [0, 1).",
-        remedy="Route by the key itself, or pass a point from 0 to below 1.",
-        point=point,
-    )
-
-
 KeyRange = tuple[float, float]
-"""A half-open range of the key space: (low, high), with the low end inside."""
+"""A half-open range [low, high) of the key space, as (low, high)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One ordered log of a stream: it takes the keys in [low, high) from its epoch on, until it is sealed.
+    """One ordered log of a stream. It takes the keys in [low, high) from its epoch on, until it is sealed.
 
-    Ids count through the life of a stream, so a segment of a later epoch always has a greater id.
+    Ids increase over the life of a stream, so a segment of a later epoch always has a greater id.
 
     >>> Segment(0, epoch=0, low=0.0, high=0.5)
     Segment(id=0, epoch=0, low=0.0, high=0.5)
@@ -122,20 +105,20 @@ class Segment:
     high: float
 
     def __post_init__(self) -> None:
-        """Refuse a negative id or epoch, and a range that is not in the key space."""
+        """Refuse a negative id or epoch, and a range outside the key space."""
         for what, number in (("id", self.id), ("epoch", self.epoch)):
             if not isinstance(number, int) or isinstance(number, bool) or number < 0:
                 raise InvalidValue(
                     f"The {what} of a segment is {number!r}.",
-                    rule="It is a whole number from 0 on.",
-                    remedy="Take segments from the layout of their stream.",
+                    rule="It is a whole number of at least 0.",
+                    remedy="Take segments from the layout of the stream (stream.layout.segments).",
                     what=what,
                     value=number,
                 )
         check_range((self.low, self.high))
 
     def overlaps(self, other: "Segment | KeyRange") -> bool:
-        """Return whether a key can belong to both.
+        """Return whether the two ranges have a key in common.
 
         >>> Segment(0, 0, 0.0, 0.5).overlaps(Segment(1, 0, 0.5, 1.0))
         False
@@ -144,12 +127,12 @@ class Segment:
         return self.low < high and low < self.high
 
     def __str__(self) -> str:
-        """Return the id and the range, for a person."""
+        """Return the id and the range as text."""
         return f"{self.id} {show_range((self.low, self.high))}"
 
 
 def check_range(keys: object) -> KeyRange:
-    """Return `keys` as a range of the key space, or refuse it.
+    """Return `keys` as a range of the key space, or raise `RangeOutOfSpace`.
 
     >>> check_range((0, 0.5))
     (0.0, 0.5)
@@ -164,52 +147,52 @@ def check_range(keys: object) -> KeyRange:
     raise RangeOutOfSpace(
         f"The range of keys is {keys!r}.",
         rule="A range is (low, high) with 0 <= low < high <= 1.",
-        remedy="Give both ends as numbers; the low end is inside, the high end is not.",
+        remedy="Pass two numbers, for example (0, 0.5); the range includes low and excludes high.",
         range=keys,
     )
 
 
 def check_disjoint(ranges: Iterable[object]) -> list[KeyRange]:
-    """Return the ranges, sorted; refuse one that is none, and two that overlap.
+    """Return the ranges sorted. Refuse an invalid range, and two ranges that overlap.
 
     >>> check_disjoint([(0.5, 1), (0, 0.5)])
     [(0.0, 0.5), (0.5, 1.0)]
     """
-    found = sorted(check_range(keys) for keys in ranges)
-    for before, after in pairwise(found):
+    checked = sorted(check_range(keys) for keys in ranges)
+    for before, after in pairwise(checked):
         if after[0] < before[1]:
             raise RangesOverlap(
                 f"The ranges {show_range(before)} and {show_range(after)} overlap.",
-                rule="A key belongs to one segment.",
-                remedy="Let each range end where the next one begins.",
+                rule="Each key belongs to exactly one segment.",
+                remedy="End each range where the next one begins.",
                 ranges=[before, after],
             )
-    return found
+    return checked
 
 
-def uncovered(wanted: Iterable[KeyRange], ranges: Iterable[KeyRange]) -> list[KeyRange]:
-    """Return the parts of `wanted` that are in none of `ranges`; both are disjoint.
+def uncovered_ranges(required: Iterable[KeyRange], ranges: Iterable[KeyRange]) -> list[KeyRange]:
+    """Return the pieces of `required` that no range of `ranges` covers. The ranges of each argument are disjoint.
 
-    >>> uncovered([(0.0, 1.0)], [(0.25, 0.5), (0.75, 1.0)])
+    >>> uncovered_ranges([(0.0, 1.0)], [(0.25, 0.5), (0.75, 1.0)])
     [(0.0, 0.25), (0.5, 0.75)]
     """
     gaps: list[KeyRange] = []
-    have = sorted(ranges)
-    for low, high in sorted(wanted):
-        at = low
-        for start, end in have:
-            if end <= at or start >= high:
+    covering = sorted(ranges)
+    for low, high in sorted(required):
+        covered_to = low
+        for start, end in covering:
+            if end <= covered_to or start >= high:
                 continue
-            if start > at:
-                gaps.append((at, start))
-            at = end
-        if at < high:
-            gaps.append((at, high))
+            if start > covered_to:
+                gaps.append((covered_to, start))
+            covered_to = end
+        if covered_to < high:
+            gaps.append((covered_to, high))
     return gaps
 
 
 def show_range(keys: KeyRange) -> str:
-    """Return a range as it is written.
+    """Return a range as text.
 
     >>> show_range((0.0, 0.5))
     '[0, 0.5)'
@@ -223,9 +206,10 @@ def _is_number(value: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """All segments a stream ever had. In each epoch they share the key space; scaling begins the next epoch.
+    """All segments that a stream has ever had.
 
-    A layout does not change: scaling returns a new one.
+    In each epoch the open segments divide the key space; scaling the stream starts the next epoch. A layout is
+    immutable: `split`, `merge` and `replace` return a new one.
 
     >>> layout = Layout.create(2).split(1)
     >>> print(layout)
@@ -237,24 +221,24 @@ class Layout:
     """
 
     segments: tuple[Segment, ...]
-    """All that ever were; the id of a segment is its place here."""
+    """All segments, open and sealed; the id of a segment is its index here."""
     sealed_in: tuple[int | None, ...]
-    """For each segment the epoch in which others took its place, or None while it is open."""
+    """For each segment the epoch in which it was replaced, or None while it is open."""
     current: tuple[Segment, ...] = field(init=False, compare=False, repr=False)
-    """The open segments, in the order of their keys."""
+    """The open segments, in key order."""
     _born: tuple[tuple[Segment, ...], ...] = field(init=False, compare=False, repr=False)
     _lows: list[float] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Sort the segments by epoch, and the open ones by their keys."""
-        open_ones = [s for s, sealed in zip(self.segments, self.sealed_in, strict=True) if sealed is None]
-        open_ones.sort(key=lambda segment: segment.low)
+        """Sort the segments by epoch, and the open ones by key."""
+        current = [s for s, sealed in zip(self.segments, self.sealed_in, strict=True) if sealed is None]
+        current.sort(key=lambda segment: segment.low)
         born: list[list[Segment]] = [[] for _ in range(self.segments[-1].epoch + 1)] if self.segments else []
         for segment in self.segments:
             born[segment.epoch].append(segment)
-        object.__setattr__(self, "current", tuple(open_ones))
+        object.__setattr__(self, "current", tuple(current))
         object.__setattr__(self, "_born", tuple(map(tuple, born)))
-        object.__setattr__(self, "_lows", [segment.low for segment in open_ones])
+        object.__setattr__(self, "_lows", [segment.low for segment in current])
 
     @classmethod
     def create(cls, segments: int = 1) -> "Layout":
@@ -264,12 +248,12 @@ class Layout:
         epoch 0: 0 [0, 0.25), 1 [0.25, 0.5), 2 [0.5, 0.75), 3 [0.75, 1)
         """
         ends = split_points((0.0, 1.0), check_segment_count(segments))
-        made = tuple(Segment(place, 0, low, high) for place, (low, high) in enumerate(pairwise(ends)))
-        return cls(made, (None,) * len(made))
+        segments_made = tuple(Segment(number, 0, low, high) for number, (low, high) in enumerate(pairwise(ends)))
+        return cls(segments_made, (None,) * len(segments_made))
 
     @property
     def epoch(self) -> int:
-        """The number of the current epoch: how often the stream was scaled."""
+        """The current epoch: how many times the stream was scaled."""
         return len(self._born) - 1
 
     def segment(self, number: int) -> Segment:
@@ -279,31 +263,31 @@ class Layout:
         raise UnknownSegment(
             f"There is no segment {number!r}.",
             rule=f"The segments of this stream are 0 to {len(self.segments) - 1}.",
-            remedy="Take the ids from the layout of this stream.",
+            remedy="Take segment ids from stream.layout.segments.",
             segment=number,
         )
 
     def is_sealed(self, number: int) -> bool:
-        """Return whether others have taken the place of a segment."""
+        """Return whether a segment is sealed, that is, was replaced by others."""
         return self.sealed_in[self.segment(number).id] is not None
 
     def segments_of(self, epoch: int) -> tuple[Segment, ...]:
-        """Return the segments that shared the key space in an epoch, in the order of their keys.
+        """Return the segments that were open in an epoch, in key order.
 
         >>> [segment.id for segment in Layout.create(2).split(1).segments_of(0)]
         [0, 1]
         """
         if epoch == self.epoch:
             return self.current
-        found = [
+        open_then = [
             segment
             for segment, sealed in zip(self.segments, self.sealed_in, strict=True)
             if segment.epoch <= epoch and (sealed is None or sealed > epoch)
         ]
-        return tuple(sorted(found, key=lambda segment: segment.low))
+        return tuple(sorted(open_then, key=lambda segment: segment.low))
 
     def predecessors(self, number: int) -> tuple[Segment, ...]:
-        """Return the segments that this one took the place of: they are read before it.
+        """Return the segments that this one replaced. Readers read them before it.
 
         >>> [segment.id for segment in Layout.create(2).merge([0, 1]).predecessors(2)]
         [0, 1]
@@ -316,18 +300,18 @@ class Layout:
         )
 
     def successors(self, number: int) -> tuple[Segment, ...]:
-        """Return the segments that took the place of this one; none while it is open."""
+        """Return the segments that replaced this one; none while it is open."""
         segment = self.segment(number)
         sealed = self.sealed_in[number]
         return () if sealed is None else tuple(other for other in self._born[sealed] if other.overlaps(segment))
 
     def has_descendant(self, number: int, among: Collection[int]) -> bool:
-        """Return whether any of the segments `among` came out of this one, directly or through others.
+        """Return whether any segment of `among` descends from this one: is a successor, or a successor of a successor.
 
-        Whoever reads one of those has read this one to its end.
+        A reader that reads a descendant has read this segment to its end.
 
         >>> layout = Layout.create(2).merge([0, 1]).split(2)
-        >>> layout.has_descendant(0, [4])  # 4 has none of the keys of 0, but came out of 2, which came out of 0
+        >>> layout.has_descendant(0, [4])  # 4 has none of the keys of 0, but replaced 2, which replaced 0
         True
         >>> layout.has_descendant(4, [0])
         False
@@ -337,11 +321,11 @@ class Layout:
             return False
         later = [other for other in map(self.segment, among) if other.epoch >= sealed]
         if any(other.overlaps(segment) for other in later):
-            # In every epoch the segments share the key space: of two with a common key, one came out of the other.
+            # Of two segments with a common key, the later one descends from the earlier one.
             return True
         low, high = segment.low, segment.high
         newest = max((other.epoch for other in later), default=0)
-        # What came out of a segment has, in each epoch, one range of keys without gaps; it only grows.
+        # In each epoch the descendants of a segment cover one contiguous range of keys, and it only grows.
         for epoch in range(sealed, newest + 1):
             for born in self._born[epoch]:
                 if born.overlaps((low, high)):
@@ -350,35 +334,18 @@ class Layout:
                 return True
         return False
 
-    def segment_at(self, point: float) -> Segment:
-        """Return the open segment that has a point of the key space.
-
-        >>> Layout.create(2).segment_at(0.5).id
-        1
-        """
-        return self.current[bisect_right(self._lows, check_point(point)) - 1]
-
     def route(self, key: Key) -> Segment:
         """Return the open segment that a key belongs to."""
         return self.current[bisect_right(self._lows, key_point(key)) - 1]
 
-    def route_many(self, keys: Sequence[Key]) -> NDArray[np.int64]:
-        """Return the id of the open segment of each key.
-
-        >>> Layout.create(4).route_many(["customer-7", "customer-8"]).tolist()
-        [1, 2]
-        """
-        places = np.searchsorted(np.asarray(self._lows), key_points(keys), side="right") - 1
-        return np.array([segment.id for segment in self.current], dtype=np.int64)[places]
-
     def split(self, number: int, parts: int = 2) -> "Layout":
-        """Seal a segment and put equally wide ones in its place."""
+        """Seal a segment and replace it with `parts` equally wide ones."""
         segment = self.segment(number)
         ends = split_points((segment.low, segment.high), check_segment_count(parts, least=2))
         return self.replace([number], list(pairwise(ends)))
 
     def merge(self, numbers: Iterable[int]) -> "Layout":
-        """Seal segments that lie side by side and put one in their place.
+        """Seal adjacent segments and replace them with one.
 
         >>> print(Layout.create(3).merge([1, 0]))
         epoch 1: 3 [0, 0.666667), 2 [0.666667, 1)
@@ -387,22 +354,22 @@ class Layout:
         return self.replace([segment.id for segment in sealed], [check_merge(sealed)])
 
     def replace(self, sealed: Iterable[int], ranges: Iterable[KeyRange]) -> "Layout":
-        """Seal segments and put new ones in their place, which must have exactly their keys.
+        """Seal segments and replace them with new ones that cover exactly the same keys.
 
         >>> print(Layout.create(2).replace([0, 1], [(0, 0.6), (0.6, 1)]))
         epoch 1: 2 [0, 0.6), 3 [0.6, 1)
         """
-        going = [self.segment(number) for number in sealed]
-        fresh = check_replacement(going, ranges, self.current)
+        to_seal = [self.segment(number) for number in sealed]
+        new_ranges = check_replacement(to_seal, ranges, self.current)
         epoch = self.epoch + 1
-        made = [Segment(len(self.segments) + place, epoch, *keys) for place, keys in enumerate(fresh)]
-        seals: list[int | None] = [*self.sealed_in, *(None for _ in made)]
-        for segment in going:
-            seals[segment.id] = epoch
-        return Layout((*self.segments, *made), tuple(seals))
+        new_segments = [Segment(number, epoch, *keys) for number, keys in enumerate(new_ranges, len(self.segments))]
+        sealed_in: list[int | None] = [*self.sealed_in, *(None for _ in new_segments)]
+        for segment in to_seal:
+            sealed_in[segment.id] = epoch
+        return Layout((*self.segments, *new_segments), tuple(sealed_in))
 
     def save(self) -> Snapshot:
-        """Return the whole history as JSON values.
+        """Return all segments as JSON values.
 
         >>> layout = Layout.create(2).split(0)
         >>> Layout.load(layout.save()) == layout
@@ -416,18 +383,18 @@ class Layout:
         """Return the layout that was saved."""
         with open_snapshot(saved, "layout") as state:
             rows = state["segments"]
-            made = tuple(Segment(place, epoch, low, high) for place, (epoch, low, high, _) in enumerate(rows))
-            layout = cls(made, tuple(seal for *_, seal in rows))
+            segments = tuple(Segment(number, epoch, low, high) for number, (epoch, low, high, _) in enumerate(rows))
+            layout = cls(segments, tuple(sealed_in for *_, sealed_in in rows))
             _check_history(layout)
             return layout
 
     def __str__(self) -> str:
-        """Return the open segments for a person."""
+        """Return the open segments as text."""
         return f"epoch {self.epoch}: {', '.join(map(str, self.current))}"
 
 
 def _check_history(layout: Layout) -> None:
-    """Refuse a history that scaling cannot have made."""
+    """Refuse segments that scaling cannot have produced."""
     epochs = [segment.epoch for segment in layout.segments]
     whole = [(0.0, 1.0)]
     open_ranges = [(segment.low, segment.high) for segment in layout.current]
@@ -435,53 +402,55 @@ def _check_history(layout: Layout) -> None:
         seal is None or segment.epoch < seal <= layout.epoch
         for segment, seal in zip(layout.segments, layout.sealed_in, strict=True)
     )
-    is_shared = not uncovered(whole, open_ranges) and sum(high - low for low, high in open_ranges) < 1.0 + 1e-9
-    if not epochs or epochs[0] != 0 or epochs != sorted(epochs) or not seals_fit or not is_shared:
+    covers_key_space = (
+        not uncovered_ranges(whole, open_ranges) and sum(high - low for low, high in open_ranges) < 1.0 + 1e-9
+    )
+    if not epochs or epochs[0] != 0 or epochs != sorted(epochs) or not seals_fit or not covers_key_space:
         raise InvalidValue(
-            "The segments do not form a history.",
-            rule="Epochs count from 0, a segment is sealed after its own epoch, and the open ones share the key space.",
-            remedy="Load what save() returned.",
+            "The saved segments are not a valid layout.",
+            rule="Epochs count from 0, a segment is sealed after its own epoch, and open segments cover the key space.",
+            remedy="Pass to load() only what save() returned, unchanged.",
         )
 
 
 def check_replacement(
     sealed: Sequence[Segment], ranges: Iterable[object], current: Sequence[Segment]
 ) -> list[KeyRange]:
-    """Return the ranges in the order of their keys, if they can take the place of the segments `sealed`.
+    """Return the ranges in key order, or refuse ranges that cannot replace the segments `sealed`.
 
-    >>> open_ones = [Segment(0, 0, 0.0, 0.5), Segment(1, 0, 0.5, 1.0)]
-    >>> check_replacement(open_ones[:1], [(0.2, 0.5), (0, 0.2)], open_ones)
+    >>> current = [Segment(0, 0, 0.0, 0.5), Segment(1, 0, 0.5, 1.0)]
+    >>> check_replacement(current[:1], [(0.2, 0.5), (0, 0.2)], current)
     [(0.0, 0.2), (0.2, 0.5)]
-    >>> check_replacement(open_ones[:1], [(0, 0.2)], open_ones)
+    >>> check_replacement(current[:1], [(0, 0.2)], current)
     Traceback (most recent call last):
     floodmark.errors.RangesMissing: No new segment takes the keys [0.2, 0.5). ... [ranges-missing]
     """
     _check_open(sealed, current)
-    fresh = check_disjoint(ranges)
+    new_ranges = check_disjoint(ranges)
     kept = [segment for segment in current if segment not in sealed]
-    for keys in fresh:
+    for keys in new_ranges:
         for segment in kept:
             if segment.overlaps(keys):
                 raise RangesOverlap(
                     f"The new range {show_range(keys)} overlaps the segment {segment}, which stays open.",
-                    rule="A key belongs to one segment.",
-                    remedy=f"Seal the segment {segment.id} too, or leave its keys out.",
+                    rule="Each key belongs to exactly one segment.",
+                    remedy=f"Seal the segment {segment.id} too, or take its keys out of the new ranges.",
                     ranges=[keys, (segment.low, segment.high)],
                     segment=segment.id,
                 )
-    missing = uncovered([(segment.low, segment.high) for segment in sealed], fresh)
+    missing = uncovered_ranges([(segment.low, segment.high) for segment in sealed], new_ranges)
     if missing:
         raise RangesMissing(
             f"No new segment takes the keys {', '.join(map(show_range, missing))}.",
-            rule="The new segments have exactly the keys of those that are sealed.",
-            remedy="Add ranges for them.",
+            rule="The new segments cover exactly the keys of the segments they replace.",
+            remedy="Add new ranges for the missing keys.",
             missing=missing,
         )
-    return fresh
+    return new_ranges
 
 
 def check_merge(segments: Sequence[Segment]) -> KeyRange:
-    """Return the range of one segment in the place of several that lie side by side.
+    """Return the key range of several adjacent segments, or refuse segments that are not adjacent.
 
     >>> check_merge([Segment(0, 0, 0.0, 0.25), Segment(2, 0, 0.5, 1.0)])
     Traceback (most recent call last):
@@ -489,25 +458,25 @@ def check_merge(segments: Sequence[Segment]) -> KeyRange:
     """
     if len(segments) < 2:
         raise InvalidValue(
-            f"{len(segments)} segments are to be merged.",
-            rule="At least two are merged.",
-            remedy="Name the segments that lie side by side.",
+            f"merge() was called with {len(segments)} segments.",
+            rule="At least two segments are merged.",
+            remedy="Pass the ids of two or more adjacent segments.",
             segments=[segment.id for segment in segments],
         )
     low, high = min(segment.low for segment in segments), max(segment.high for segment in segments)
-    between = uncovered([(low, high)], [(segment.low, segment.high) for segment in segments])
+    between = uncovered_ranges([(low, high)], [(segment.low, segment.high) for segment in segments])
     if between:
         raise RangesMissing(
             f"Between the segments lie the keys {', '.join(map(show_range, between))}.",
-            rule="Segments that are merged lie side by side.",
-            remedy="Merge those between them too.",
+            rule="Only adjacent segments can be merged.",
+            remedy="Also pass the segments that have the keys in between.",
             missing=between,
         )
     return low, high
 
 
 def check_segment_count(count: object, least: int = 1) -> int:
-    """Return how many segments there shall be, or refuse the number.
+    """Return `count` if it is a valid number of segments, or raise `InvalidOption`.
 
     >>> check_segment_count(0)
     Traceback (most recent call last):
@@ -518,40 +487,40 @@ def check_segment_count(count: object, least: int = 1) -> int:
     raise InvalidOption(
         f"The number of segments is {count!r}.",
         rule=f"It must be at least {least}.",
-        remedy="Pass a whole number; a stream can be scaled later.",
+        remedy=f"Pass a whole number of at least {least}; the stream can be scaled later.",
         segments=count,
     )
 
 
 def split_points(keys: KeyRange, parts: int) -> list[float]:
-    """Return the ends of `parts` equally wide ranges; the outer ones are exactly those of `keys`.
+    """Return the boundaries that divide `keys` into `parts` equally wide ranges.
 
     >>> split_points((0.5, 1.0), 2)
     [0.5, 0.75, 1.0]
     """
     low, high = keys
-    return [low, *(low + (high - low) * place / parts for place in range(1, parts)), high]
+    return [low, *(low + (high - low) * index / parts for index in range(1, parts)), high]
 
 
 def _check_open(sealed: Sequence[Segment], current: Sequence[Segment]) -> None:
     if not sealed:
         raise InvalidValue(
-            "No segment is to be sealed.",
-            rule="New segments take the place of old ones.",
-            remedy="Name the segments whose keys the new ones get.",
+            "No segment to seal was named.",
+            rule="New segments replace open segments.",
+            remedy="Pass the ids of the segments to replace.",
         )
     if len(set(sealed)) < len(sealed):
         raise DuplicateName(
-            f"The segments to be sealed are {[segment.id for segment in sealed]}.",
-            rule="A segment is sealed once.",
-            remedy="Name each one once.",
+            f"The segments to seal are {[segment.id for segment in sealed]}.",
+            rule="Each segment is named once.",
+            remedy="Remove the duplicates.",
             segments=[segment.id for segment in sealed],
         )
     for segment in sealed:
         if segment not in current:
             raise SegmentSealed(
-                f"The segment {segment} is sealed already.",
+                f"The segment {segment} is already sealed.",
                 rule="Only an open segment can be sealed.",
-                remedy=f"Read the layout again: the open segments are {', '.join(str(s.id) for s in current)}.",
+                remedy=f"Name open segments: {', '.join(str(s.id) for s in current)}.",
                 segment=segment.id,
             )

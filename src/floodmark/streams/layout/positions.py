@@ -1,4 +1,7 @@
-"""Positions, {segment: offset} without segments never written, and cuts: positions that cover the key space once."""
+"""Positions ({segment: offset}) and cuts (positions that cover the whole key space exactly once).
+
+A position may leave out segments that were never written.
+"""
 
 import enum
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,31 +9,31 @@ from itertools import pairwise
 
 from floodmark._util.ints import INT64_MAX
 from floodmark.errors import CutInvalid, ForeignSegment, PositionInvalid
-from floodmark.streams.layout.layout import KeyRange, Layout, Segment, show_range, uncovered
+from floodmark.streams.layout.layout import KeyRange, Layout, Segment, show_range, uncovered_ranges
 
 Position = Mapping[int, int]
-"""{segment id: offset}; an offset is the first one that is not included any more."""
+"""{segment id: offset}; the offset is exclusive: everything before it is included."""
 
 
 class Standing(enum.Enum):
-    """Where a position stands to a cut."""
+    """How a position compares to a cut."""
 
     BEHIND = "behind"
-    """Some of it lies before the cut and nothing after it."""
+    """At least one segment is before the cut, and none after it."""
     MIXED = "mixed"
-    """Some of it lies before the cut and some after it."""
+    """Some segments are before the cut and some after it."""
     PASSED = "passed"
-    """Nothing of it lies before the cut. To be exactly at the cut is to have passed it."""
+    """No segment is before the cut. A position exactly at the cut has passed it."""
 
 
 def check_position(layout: Layout, position: object) -> dict[int, int]:
-    """Return `position` as a dict, or refuse what is none, and a segment that is not of this stream.
+    """Return `position` as a dict. Refuse invalid offsets, and segments that this stream does not have.
 
     >>> check_position(Layout.create(2), {0: 10})
     {0: 10}
     >>> check_position(Layout.create(2), {0: 10, 1: -1})
     Traceback (most recent call last):
-    floodmark.errors.PositionInvalid: The offset in segment 1 is -1. ... Leave a segment out ... [position-invalid]
+    floodmark.errors.PositionInvalid: The offset in segment 1 is -1. ... Leave the segment out ... [position-invalid]
     >>> check_position(Layout.create(2), {7: 10})
     Traceback (most recent call last):
     floodmark.errors.ForeignSegment: The position names segment 7. ... [foreign-segment]
@@ -38,38 +41,38 @@ def check_position(layout: Layout, position: object) -> dict[int, int]:
     if not isinstance(position, Mapping):
         raise PositionInvalid(
             f"The position is {position!r}.",
-            rule="A position maps the ids of segments to offsets.",
+            rule="A position maps segment ids to offsets.",
             remedy="Pass for example {0: 100}.",
             position=position,
         )
-    known = len(layout.segments)
+    segment_count = len(layout.segments)
     for number, offset in position.items():
-        if not _is_whole(number) or not 0 <= number < known:
+        if not _is_whole(number) or not 0 <= number < segment_count:
             raise ForeignSegment(
                 f"The position names segment {number!r}.",
-                rule=f"The segments of this stream are 0 to {known - 1}.",
-                remedy="Take positions from this stream; one that was deleted and made again has other segments.",
+                rule=f"The segments of this stream are 0 to {segment_count - 1}.",
+                remedy="Take positions from this stream; they do not survive deleting and re-creating it.",
                 segment=number,
             )
         if not _is_whole(offset) or not 0 <= offset <= INT64_MAX:
             raise PositionInvalid(
                 f"The offset in segment {number} is {offset!r}.",
-                rule="It is a whole number from 0 on, of at most 63 bits.",
-                remedy="Leave a segment out if nothing was written to it.",
+                rule="An offset is a whole number from 0 to 2**63 - 1.",
+                remedy="Leave the segment out if nothing was written to it.",
                 segment=number,
                 offset=offset,
             )
     return dict(position)
 
 
-def furthest(layout: Layout, positions: Iterable[Position]) -> dict[int, int]:
-    """Return the least position that none of `positions` lies behind, in whatever order they come.
+def furthest_position(layout: Layout, positions: Iterable[Position]) -> dict[int, int]:
+    """Return the least position that has passed all of `positions`. Their order does not matter.
 
-    In each segment the highest offset counts, and a segment drops out when one that came out of it is there:
-    whoever is there has finished it.
+    Each segment gets its highest offset. A segment is dropped if one of its descendants is present: a writer or
+    reader that is in a descendant has finished the segment.
 
     >>> layout = Layout.create(2).split(1)
-    >>> furthest(layout, [{0: 5, 1: 90}, {0: 7, 2: 1}])
+    >>> furthest_position(layout, [{0: 5, 1: 90}, {0: 7, 2: 1}])
     {0: 7, 2: 1}
     """
     highest: dict[int, int] = {}
@@ -77,46 +80,46 @@ def furthest(layout: Layout, positions: Iterable[Position]) -> dict[int, int]:
         for number, offset in position.items():
             if highest.get(number, -1) < offset:
                 highest[number] = offset
-    # The drop-outs are found among all of them at once; one by one, the order would decide.
+    # Check descendants against all segments at once: merging one position at a time would depend on their order.
     return {number: highest[number] for number in sorted(highest) if not layout.has_descendant(number, highest)}
 
 
-def compare(layout: Layout, position: Position, cut: Position) -> Standing:
-    """Return where a position stands to a cut.
+def compare_to_cut(layout: Layout, position: Position, cut: Position) -> Standing:
+    """Return how a position compares to a cut.
 
     >>> layout, cut = Layout.create(2), {0: 10, 1: 10}
-    >>> [compare(layout, {0: offset, 1: 10}, cut).value for offset in (9, 10, 11)]
+    >>> [compare_to_cut(layout, {0: offset, 1: 10}, cut).value for offset in (9, 10, 11)]
     ['behind', 'passed', 'passed']
-    >>> compare(layout, {0: 9, 1: 11}, cut).value
+    >>> compare_to_cut(layout, {0: 9, 1: 11}, cut).value
     'mixed'
     """
     if not position:
         raise PositionInvalid(
             "The position is empty.",
-            rule="Only what is somewhere can be compared with a cut.",
-            remedy="Leave a reader without segments out.",
+            rule="Only a position with at least one segment can be compared with a cut.",
+            remedy="Pass the position of a reader that has segments.",
             position={},
         )
     cut_segments = [layout.segment(number) for number in cut]
     is_before = is_after = False
     for number, offset in position.items():
-        at = cut.get(number)
-        if at is None:
+        cut_offset = cut.get(number)
+        if cut_offset is None:
             segment = layout.segment(number)
             other = _cut_segment(cut_segments, segment)
-            # A common key means that one came out of the other, and the cut has only one side of a segment.
+            # Two segments with a common key: the one with the greater id descends from the other.
             is_after |= segment.id > other.id
             is_before |= segment.id < other.id
         else:
-            is_after |= offset > at
-            is_before |= offset < at
+            is_after |= offset > cut_offset
+            is_before |= offset < cut_offset
     if is_before:
         return Standing.MIXED if is_after else Standing.BEHIND
     return Standing.PASSED
 
 
 def save_position(position: Position) -> dict[str, int]:
-    """Return a position as a JSON object, whose names are text.
+    """Return a position as a JSON object: its keys are strings.
 
     >>> save_position({3: 17})
     {'3': 17}
@@ -125,7 +128,7 @@ def save_position(position: Position) -> dict[str, int]:
 
 
 def load_position(saved: Mapping[str, int]) -> dict[int, int]:
-    """Return the position that was saved.
+    """Return the position that `save_position` saved.
 
     >>> load_position({"3": 17})
     {3: 17}
@@ -140,7 +143,7 @@ def _cut_segment(cut_segments: Iterable[Segment], segment: Segment) -> Segment:
     raise CutInvalid(
         f"The cut has none of the keys of segment {segment}.",
         rule="A cut covers the whole key space.",
-        remedy="Compare with a cut of the marks log, or complete it with cut_over().",
+        remedy="Take the cut from the marks log, stream.head() or stream.tail().",
         segment=segment.id,
     )
 
@@ -153,10 +156,10 @@ _WHOLE: KeyRange = (0.0, 1.0)
 
 
 def cut_over(layout: Layout, positions: Iterable[Position], before: Position | None = None) -> dict[int, int]:
-    """Return the least cut that neither a position nor the cut `before` lies behind.
+    """Return the least cut that has passed all `positions` and the cut `before`.
 
-    Keys that nobody has come to are filled from the newest epoch that somebody has, at its beginning. The cut
-    `before` counts first: keys that it covers need no filling.
+    Keys that no position covers are filled with segments of the newest epoch in use, at offset 0. Keys that
+    `before` covers need no filling.
 
     >>> layout = Layout.create(2).replace([0, 1], [(0, 0.6), (0.6, 1)])
     >>> cut_over(layout, [{1: 50, 2: 20}])
@@ -164,68 +167,55 @@ def cut_over(layout: Layout, positions: Iterable[Position], before: Position | N
     >>> cut_over(Layout.create(2), [{0: 5}], before={0: 1, 1: 9})
     {0: 5, 1: 9}
     """
-    cut = furthest(layout, positions if before is None else [*positions, before])
+    cut = furthest_position(layout, positions if before is None else [*positions, before])
     if not cut:
         return {segment.id: 0 for segment in layout.segments_of(0)}
-    while missing := uncovered([_WHOLE], _ranges(layout, cut)):
+    while missing := uncovered_ranges([_WHOLE], _ranges(layout, cut)):
         epoch = max(layout.segment(number).epoch for number in cut)
         beginning = {
             segment.id: 0
             for segment in layout.segments_of(epoch)
             if segment.id not in cut and any(segment.overlaps(keys) for keys in missing)
         }
-        # A segment that is put in may push out older ones with more keys than its own: then there is a new gap.
-        cut = furthest(layout, [cut, beginning])
+        # An added segment may drop an older one with a wider range, which opens a new gap: repeat.
+        cut = furthest_position(layout, [cut, beginning])
     return cut
 
 
 def check_cut(layout: Layout, cut: object) -> dict[int, int]:
-    """Return `cut` as a dict, or refuse what does not cover the key space once.
+    """Return `cut` as a dict, or refuse a position that does not cover the key space exactly once.
 
     >>> check_cut(Layout.create(2), {0: 5, 1: 9})
     {0: 5, 1: 9}
     >>> check_cut(Layout.create(2), {0: 5})
     Traceback (most recent call last):
-    floodmark.errors.CutInvalid: The cut does not say where it is for the keys [0.5, 1). ... [cut-invalid]
+    floodmark.errors.CutInvalid: The cut has no segment for the keys [0.5, 1). ... [cut-invalid]
     """
     position = check_position(layout, cut)
     segments = sorted((layout.segment(number) for number in position), key=lambda segment: segment.low)
-    for one, other in pairwise(segments):
-        if one.overlaps(other):
-            raise _both_sides(min(one.id, other.id), max(one.id, other.id))
-    missing = uncovered([_WHOLE], _ranges(layout, position))
+    for segment, following in pairwise(segments):
+        if segment.overlaps(following):
+            raise _descendant_in_cut(*sorted((segment.id, following.id)))
+    missing = uncovered_ranges([_WHOLE], _ranges(layout, position))
     if missing:
         raise CutInvalid(
-            f"The cut does not say where it is for the keys {', '.join(map(show_range, missing))}.",
+            f"The cut has no segment for the keys {', '.join(map(show_range, missing))}.",
             rule="A cut covers the whole key space.",
-            remedy="Add the segments that have these keys, at 0 if nothing of them was read.",
+            remedy="Add the segments that have these keys, at offset 0 if nothing of them was read.",
             missing=missing,
         )
     for number in sorted(position):
         newer = [other for other in position if other > number and layout.has_descendant(number, [other])]
         if newer:
-            raise _both_sides(number, newer[0])
+            raise _descendant_in_cut(number, newer[0])
     return position
 
 
-def is_cut(layout: Layout, position: Position) -> bool:
-    """Return whether a position of this stream covers the key space once.
-
-    >>> is_cut(Layout.create(2), {0: 5}), is_cut(Layout.create(2), {0: 5, 1: 0})
-    (False, True)
-    """
-    try:
-        check_cut(layout, position)
-    except CutInvalid:
-        return False
-    return True
-
-
 def replace_finished(layout: Layout, position: Position, finished: Iterable[int]) -> dict[int, int]:
-    """Return a group's position with segments that were read to their end replaced by those that came after.
+    """Return a group's position with finished segments replaced by their successors.
 
-    A segment begins when all it takes the place of are finished; a finished one stays until all that come after it
-    have begun.
+    A segment begins when all its predecessors are finished. A finished segment stays until all its successors have
+    begun.
 
     >>> layout = Layout.create(2).merge([0, 1])
     >>> replace_finished(layout, {0: 7, 1: 9}, finished=[0])
@@ -239,8 +229,8 @@ def replace_finished(layout: Layout, position: Position, finished: Iterable[int]
         for segment in layout.successors(number):
             if all(before.id in done for before in layout.predecessors(segment.id)):
                 reading.setdefault(segment.id, 0)
-    over = {number for number in done if _all_begun(layout.successors(number), reading)}
-    return {number: offset for number, offset in sorted(reading.items()) if number not in over}
+    replaced = {number for number in done if _all_begun(layout.successors(number), reading)}
+    return {number: offset for number, offset in sorted(reading.items()) if number not in replaced}
 
 
 def _all_begun(segments: Sequence[Segment], reading: Position) -> bool:
@@ -251,25 +241,25 @@ def _ranges(layout: Layout, position: Iterable[int]) -> list[KeyRange]:
     return [(segment.low, segment.high) for segment in map(layout.segment, position)]
 
 
-def _both_sides(older: int, newer: int) -> CutInvalid:
+def _descendant_in_cut(older: int, newer: int) -> CutInvalid:
     return CutInvalid(
-        f"The cut has segment {older}, and segment {newer} that came out of it.",
-        rule="Whoever is in the newer one has finished the older one.",
-        remedy="Leave the older one out, or the newer one if it was not begun.",
+        f"The cut has segment {older} and its descendant, segment {newer}.",
+        rule="A reader enters a segment only after finishing the segments it replaced.",
+        remedy=f"Leave segment {older} out, or segment {newer} if it was not begun.",
         segments=[older, newer],
     )
 
 
 def expand_cut(layout: Layout, cut: Position, ends: Mapping[int, int]) -> dict[int, int]:
-    """Return a cut as the ends of all segments that it has passed or lies in.
+    """Return the offset of a cut in every segment up to it: sealed segments before the cut are included at their end.
 
     >>> expand_cut(Layout.create(1).split(0), {1: 4, 2: 0}, {0: 9, 1: 7, 2: 5})
     {0: 9, 1: 4, 2: 0}
     """
-    found: dict[int, int] = {}
+    offsets: dict[int, int] = {}
     for segment in layout.segments:
         if segment.id in cut:
-            found[segment.id] = cut[segment.id]
+            offsets[segment.id] = cut[segment.id]
         elif layout.has_descendant(segment.id, cut):
-            found[segment.id] = ends[segment.id]
-    return found
+            offsets[segment.id] = ends[segment.id]
+    return offsets

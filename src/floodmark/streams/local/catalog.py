@@ -1,4 +1,4 @@
-"""The streams of a home: created, found, changed, scaled, sealed and deleted."""
+"""The streams of a home: create, find, alter, scale, seal, delete."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -29,34 +29,34 @@ from floodmark.streams.local.tables import ALL_TABLES, KEYS, MARKS, SEGMENTS, ST
 _OPEN: Final = "open"
 _SEALED: Final = "sealed"
 _CACHED: Final = 10_000
-# The rest of a row is long, and mostly known.
+# Only the versions: the other columns are long and usually cached.
 _VERSIONS: Final = select(STREAMS.c.stream_id, STREAMS.c.version).where(
     STREAMS.c.stream_id.in_(bindparam("ids", expanding=True))
 )
 
 
 class LogProvisioner(Protocol):
-    """Makes and removes what the events of a stream are kept in, if that is not the home."""
+    """Creates and removes the Kafka topics of streams."""
 
     def make(self, name: str, stream_id: int, segments: int) -> LogTopic | None:
-        """Return where the events of a new stream are kept; None for the home itself."""
+        """Create the topic of a new stream; return None for events in the home."""
 
-    def remove(self, place: LogTopic) -> None:
-        """Remove the events of a stream that is no more."""
+    def remove(self, topic: LogTopic) -> None:
+        """Remove the topic of a deleted stream."""
 
 
 def marks_counter(bucket: int) -> str:
-    """Return what changes when a writer of a stream in this bucket is heard: see `Home.changes`."""
+    """Return the counter that rises when a writer of a stream in this bucket reports; see `Home.changes`."""
     return f"marks/{bucket}"
 
 
 class Catalog:
-    """All streams of a home. Changes of one are made one after the other."""
+    """All streams of a home. Changes of one stream are serialized."""
 
     __slots__ = ("_cache", "_home", "_topics")
 
     def __init__(self, home: Home, topics: LogProvisioner) -> None:
-        """Keep them in this home; `topics` has a place for the events of those that are not kept there."""
+        """Use the streams of this home; `topics` provides the Kafka topics of streams with events in Kafka."""
         self._home = home
         self._topics = topics
         self._cache: dict[int, StreamInfo] = {}
@@ -64,16 +64,16 @@ class Catalog:
     def create(
         self, name: str, settings: StreamSettings, segments: int = 1, *, stream_id: int | None = None
     ) -> StreamInfo:
-        """Make a stream under a name that no other has.
+        """Create a stream under an unused name.
 
-        Who brings a `stream_id` may ask again if the answer was lost: the stream of that name and id is then returned.
+        With a `stream_id` the call is idempotent: it returns the stream if name and id match.
         """
         layout = Layout.create(segments)
-        number = new_stream_id() if stream_id is None else stream_id
+        new_id = new_stream_id() if stream_id is None else stream_id
         check_stream_name(name)
-        log = self._topics.make(name, number, segments)
+        log = self._topics.make(name, new_id, segments)
         info = StreamInfo(
-            id=number,
+            id=new_id,
             name=name,
             bucket=bucket_of(name, BUCKETS),
             settings=settings,
@@ -101,69 +101,69 @@ class Catalog:
                 _add_segments(connection, info.id, (segment.id for segment in layout.segments))
                 _add_keys(connection, info, settings.keys)
         except IntegrityError as error:
-            return self._created_before(info, error)
+            return self._existing(info, error)
         return info
 
     def find(self, name: str) -> StreamInfo:
-        """Return the stream of a name, or refuse a name that none has."""
+        """Return the stream with a name, or raise `UnknownStream`."""
         with self._home.read() as connection:
             row = connection.execute(select(STREAMS).where(STREAMS.c.name == name)).one_or_none()
             if row is not None:
                 return self.info(row)
-            known = connection.execute(select(STREAMS.c.name)).scalars().all()
+            names = connection.execute(select(STREAMS.c.name)).scalars().all()
         raise UnknownStream(
             f"There is no stream {name!r}.",
-            rule="A stream is created before it is used.",
-            remedy=did_you_mean(str(name), known, otherwise="Create it with create_stream()."),
+            rule="A stream must be created before it is used.",
+            remedy=did_you_mean(str(name), names, otherwise="Create it with create_stream()."),
             stream=name,
         )
 
     @property
     def has_topics(self) -> bool:
-        """Whether the events of some stream are not in the home."""
+        """Whether any stream has its events in Kafka."""
         with self._home.read() as connection:
             return connection.execute(select(STREAMS.c.stream_id).where(STREAMS.c.log.is_not(None))).first() is not None
 
     def find_id(self, stream_id: int) -> StreamInfo | None:
-        """Return the stream of an id, which may have changed or gone since it was last seen; None for an unknown id."""
-        known = self.cached(stream_id)
-        if known is not None:
-            return known
+        """Return the stream with an id, possibly from the cache and outdated; None for an unknown id."""
+        cached = self.cached(stream_id)
+        if cached is not None:
+            return cached
         with self._home.read() as connection:
             return self.infos(connection, [stream_id]).get(stream_id)
 
     def cached(self, stream_id: int) -> StreamInfo | None:
-        """Return the stream of an id as this process has seen it last, or None if it never has."""
+        """Return the cached stream with an id, or None."""
         return self._cache.get(stream_id)
 
     def all(self) -> list[StreamInfo]:
-        """Return all streams, by their names."""
+        """Return all streams, sorted by name."""
         with self._home.read() as connection:
             return [self.info(row) for row in connection.execute(select(STREAMS).order_by(STREAMS.c.name))]
 
     def refresh(self, stream: StreamInfo) -> StreamInfo:
-        """Return what the stream is now."""
+        """Return the current state of the stream."""
         with self._home.read() as connection:
             return self.require(connection, stream)
 
     def newest_known(self, stream: StreamInfo) -> StreamInfo:
-        """Return the newest that this process has seen of the stream; others may have changed it since."""
-        known = self._cache.get(stream.id, stream)
-        return known if known.version > stream.version else stream
+        """Return the newest version of the stream that this process has seen."""
+        cached = self._cache.get(stream.id, stream)
+        return cached if cached.version > stream.version else stream
 
     def require(self, connection: Connection, stream: StreamInfo, *, lock: bool = False) -> StreamInfo:
-        """Return what the stream is now, in this transaction; locked, nobody changes it before the end."""
-        wanted = select(STREAMS).where(STREAMS.c.stream_id == stream.id)
-        row = connection.execute(wanted.with_for_update() if lock else wanted).one_or_none()
+        """Return the current state of the stream, optionally locked until the transaction ends."""
+        query = select(STREAMS).where(STREAMS.c.stream_id == stream.id)
+        row = connection.execute(query.with_for_update() if lock else query).one_or_none()
         if row is None:
             raise stream_deleted(connection, stream)
         return self.info(row)
 
     def info(self, row: Row[Any]) -> StreamInfo:
-        """Return a row of the table of streams as what it says."""
-        known = self._cache.get(row.stream_id)
-        if known is not None and known.version == row.version:
-            return known
+        """Load a stream from its row."""
+        cached = self._cache.get(row.stream_id)
+        if cached is not None and cached.version == row.version:
+            return cached
         info = StreamInfo(
             id=row.stream_id,
             name=row.name,
@@ -181,62 +181,64 @@ class Catalog:
         return info
 
     def infos(self, connection: Connection, ids: Iterable[int]) -> dict[int, StreamInfo]:
-        """Return what streams are now, in this transaction, by their ids. Those that are gone are left out."""
-        found: dict[int, StreamInfo] = {}
-        unknown: list[int] = []
+        """Return the current states of streams by id. Deleted streams are left out."""
+        infos: dict[int, StreamInfo] = {}
+        outdated: list[int] = []
         for row in connection.execute(_VERSIONS, {"ids": sorted(ids)}):
-            known = self._cache.get(row.stream_id)
-            if known is not None and known.version == row.version:
-                found[known.id] = known
+            cached = self._cache.get(row.stream_id)
+            if cached is not None and cached.version == row.version:
+                infos[cached.id] = cached
             else:
-                unknown.append(row.stream_id)
-        if unknown:
-            rows = connection.execute(select(STREAMS).where(STREAMS.c.stream_id.in_(unknown)))
-            found.update((row.stream_id, self.info(row)) for row in rows)
-        return found
+                outdated.append(row.stream_id)
+        if outdated:
+            rows = connection.execute(select(STREAMS).where(STREAMS.c.stream_id.in_(outdated)))
+            infos.update((row.stream_id, self.info(row)) for row in rows)
+        return infos
 
     def alter(self, stream: StreamInfo, changes: Mapping[str, Any]) -> StreamInfo:
-        """Change settings. The unit, and a key, can only go while no time was noted in it."""
+        """Change settings. The unit and existing keys can change only before time was noted in them."""
         with self._home.write() as connection:
-            now = self.require(connection, stream, lock=True)
-            settings = alter_settings(now.settings, changes)
-            gone = [key for key in now.settings.keys if key not in settings.keys]
-            _check_unmarked(connection, now, now.settings.keys if settings.unit != now.settings.unit else gone)
+            current = self.require(connection, stream, lock=True)
+            settings = alter_settings(current.settings, changes)
+            removed = [key for key in current.settings.keys if key not in settings.keys]
+            _check_unmarked(
+                connection, current, current.settings.keys if settings.unit != current.settings.unit else removed
+            )
             for table in (KEYS, MARKS):
-                connection.execute(delete(table).where(table.c.stream_id == now.id, table.c.time_key.in_(gone)))
-            _add_keys(connection, now, [key for key in settings.keys if key not in now.settings.keys])
-            connection.execute(update(KEYS).where(KEYS.c.stream_id == now.id).values(changed=KEYS.c.changed + 1))
-            announce_change(connection, marks_counter(now.bucket))
-            return self._store(connection, replace(now, settings=settings))
+                connection.execute(delete(table).where(table.c.stream_id == current.id, table.c.time_key.in_(removed)))
+            _add_keys(connection, current, [key for key in settings.keys if key not in current.settings.keys])
+            connection.execute(update(KEYS).where(KEYS.c.stream_id == current.id).values(changed=KEYS.c.changed + 1))
+            announce_change(connection, marks_counter(current.bucket))
+            return self._store(connection, replace(current, settings=settings))
 
     def scale(self, stream: StreamInfo, change: Callable[[Layout], Layout]) -> StreamInfo:
-        """Seal segments and open others in their place, in one step: no event falls between."""
+        """Seal segments and open their successors in one transaction."""
         with self._home.write() as connection:
-            now = self.require(connection, stream, lock=True)
-            check_not_sealed(now)
-            layout = change(now.layout)
-            going = [segment.id for segment in now.layout.current if layout.is_sealed(segment.id)]
-            _seal_segments(connection, now.id, going)
-            return self.change_layout(connection, now, layout)
+            current = self.require(connection, stream, lock=True)
+            check_not_sealed(current)
+            layout = change(current.layout)
+            sealed = [segment.id for segment in current.layout.current if layout.is_sealed(segment.id)]
+            _seal_segments(connection, current.id, sealed)
+            return self.change_layout(connection, current, layout)
 
     def seal(self, stream: StreamInfo) -> StreamInfo:
-        """Let the stream take no more events; to say so twice is no error."""
+        """Seal the stream. Idempotent."""
         with self._home.write() as connection:
-            now = self.require(connection, stream, lock=True)
-            _seal_segments(connection, now.id, [segment.id for segment in now.layout.current])
-            return self.change_layout(connection, now, now.layout, is_sealed=True)
+            current = self.require(connection, stream, lock=True)
+            _seal_segments(connection, current.id, [segment.id for segment in current.layout.current])
+            return self.change_layout(connection, current, current.layout, is_sealed=True)
 
     def change_layout(
         self, connection: Connection, stream: StreamInfo, layout: Layout, *, is_sealed: bool = False
     ) -> StreamInfo:
-        """Let a stream that is locked have a layout whose old segments are sealed, or that is sealed as a whole."""
+        """Store the new layout of a locked stream, after its old segments were sealed, or seal the stream."""
         fresh = [segment.id for segment in layout.segments[len(stream.layout.segments) :]]
         if fresh:
             _add_segments(connection, stream.id, fresh)
         return self._store(connection, replace(stream, layout=layout, is_sealed=is_sealed))
 
     def delete(self, stream: StreamInfo) -> None:
-        """Forget the stream, its events and its marks."""
+        """Delete the stream, its events and its marks."""
         with self._home.write() as connection:
             log = self.require(connection, stream, lock=True).log
             for table in ALL_TABLES:
@@ -246,25 +248,25 @@ class Catalog:
             self._topics.remove(log)
 
     def check_free(self, name: str, stream_id: int) -> None:
-        """Refuse a name that another stream has, before anything is made outside of the home for it."""
+        """Raise `StreamExists` if another stream has the name, before a topic is created for it."""
         with self._home.read() as connection:
-            wanted = select(STREAMS.c.stream_id).where(STREAMS.c.name == name)
-            known = connection.execute(wanted).scalar_one_or_none()
-        if known is not None and known != stream_id:
+            query = select(STREAMS.c.stream_id).where(STREAMS.c.name == name)
+            existing = connection.execute(query).scalar_one_or_none()
+        if existing is not None and existing != stream_id:
             raise _stream_exists(name)
 
-    def _created_before(self, info: StreamInfo, error: IntegrityError) -> StreamInfo:
-        """Return the stream that was to be created, if it is there already, or refuse the name or the id."""
+    def _existing(self, info: StreamInfo, error: IntegrityError) -> StreamInfo:
+        """Return the stream if it was created before, or raise an error for a name or id in use."""
         with self._home.read() as connection:
-            wanted = select(STREAMS).where((STREAMS.c.name == info.name) | (STREAMS.c.stream_id == info.id))
-            rows = connection.execute(wanted).all()
+            query = select(STREAMS).where((STREAMS.c.name == info.name) | (STREAMS.c.stream_id == info.id))
+            rows = connection.execute(query).all()
         if [(row.name, row.stream_id) for row in rows] == [(info.name, info.id)]:
             return self.info(rows[0])
         if any(row.stream_id == info.id for row in rows):
             raise InvalidValue(
                 f"The id {info.id} of the new stream {info.name!r} belongs to another stream.",
-                rule="Each stream has an id of its own.",
-                remedy="Leave the id out, or make one at random.",
+                rule="Each stream of a home has a unique id.",
+                remedy="Leave the id out, or pass a random one.",
                 stream=info.name,
                 stream_id=info.id,
             ) from error
@@ -289,22 +291,24 @@ class Catalog:
 
 def _stream_exists(name: str) -> StreamExists:
     return StreamExists(
-        f"There is a stream {name!r} already.",
-        rule="A name belongs to one stream.",
-        remedy="Open it with stream(), delete it first, or take another name.",
+        f"The stream {name!r} already exists.",
+        rule="Each stream of a home has a unique name.",
+        remedy="Open it with stream(), delete it first, or choose another name.",
         stream=name,
     )
 
 
 def stream_deleted(connection: Connection, stream: StreamInfo) -> StreamDeleted:
-    """Return the error for a stream that is no more, which says whether its name has another one now."""
-    is_anew = connection.execute(select(STREAMS.c.stream_id).where(STREAMS.c.name == stream.name)).first() is not None
+    """Return the error for a deleted stream; it says whether the name is in use again."""
+    is_recreated = (
+        connection.execute(select(STREAMS.c.stream_id).where(STREAMS.c.name == stream.name)).first() is not None
+    )
     return StreamDeleted(
-        f"The stream {stream.name!r} was deleted{', and created anew' if is_anew else ''}.",
-        rule="What was opened on a stream ends with it.",
-        remedy="Open the new one with stream()." if is_anew else "Create it again, or stop using it.",
+        f"The stream {stream.name!r} was deleted{' and created again' if is_recreated else ''}.",
+        rule="Writers and readers of a deleted stream cannot be used any more.",
+        remedy="Open the new stream with stream()." if is_recreated else "Create it again with create_stream().",
         stream=stream.name,
-        created_anew=is_anew,
+        created_anew=is_recreated,
     )
 
 
@@ -314,10 +318,10 @@ def _add_segments(connection: Connection, stream: int, numbers: Iterable[int]) -
 
 
 def _seal_segments(connection: Connection, stream: int, numbers: list[int]) -> None:
-    # One by one and in order, as writers lock them: so nobody waits in a circle.
+    # Lock segments in id order, as writers do, to avoid deadlocks.
     for number in sorted(numbers):
-        here = (SEGMENTS.c.stream_id == stream, SEGMENTS.c.segment == number)
-        connection.execute(update(SEGMENTS).where(*here).values(sealed=1))
+        is_segment = (SEGMENTS.c.stream_id == stream, SEGMENTS.c.segment == number)
+        connection.execute(update(SEGMENTS).where(*is_segment).values(sealed=1))
 
 
 def _add_keys(connection: Connection, stream: StreamInfo, keys: Iterable[str]) -> None:
@@ -338,16 +342,16 @@ def _add_keys(connection: Connection, stream: StreamInfo, keys: Iterable[str]) -
 
 
 def _check_unmarked(connection: Connection, stream: StreamInfo, keys: Iterable[str]) -> None:
-    wanted = list(keys)
-    here = (MARKS.c.stream_id == stream.id, MARKS.c.time_key.in_(wanted), MARKS.c.time.is_not(None))
-    marks = connection.execute(select(func.count()).select_from(MARKS).where(*here)).scalar_one()
-    log = (KEYS.c.stream_id == stream.id, KEYS.c.time_key.in_(wanted), KEYS.c.last_seq > 0)
-    entries = connection.execute(select(func.count()).select_from(KEYS).where(*log)).scalar_one()
+    checked = list(keys)
+    has_mark = (MARKS.c.stream_id == stream.id, MARKS.c.time_key.in_(checked), MARKS.c.time.is_not(None))
+    marks = connection.execute(select(func.count()).select_from(MARKS).where(*has_mark)).scalar_one()
+    has_entry = (KEYS.c.stream_id == stream.id, KEYS.c.time_key.in_(checked), KEYS.c.last_seq > 0)
+    entries = connection.execute(select(func.count()).select_from(KEYS).where(*has_entry)).scalar_one()
     if marks or entries:
         raise InvalidOption(
-            f"Times of {', '.join(map(repr, wanted))} were noted in the stream {stream.name!r}.",
-            rule="The unit, and a key, can only be given up while no time was noted in it.",
-            remedy="Keep them, or create another stream.",
+            f"Time was noted for the keys {', '.join(map(repr, checked))} of the stream {stream.name!r}.",
+            rule="The unit, or a key, can be changed or removed only before time is noted in it.",
+            remedy="Keep the unit and these keys, or create another stream.",
             stream=stream.name,
-            keys=wanted,
+            keys=checked,
         )

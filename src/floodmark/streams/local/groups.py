@@ -1,4 +1,4 @@
-"""The reader groups of a home in its store, each change one transaction on the newest state, and waiting for news."""
+"""Reader groups in the store, each change one transaction on the newest state; and waiting for news."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -15,7 +15,7 @@ from floodmark.control import Home
 from floodmark.control.store.base import insert_if_absent
 from floodmark.errors import DuplicateName, GroupDeleted, GroupExists, InvalidOption, UnknownGroup, UnknownSegment
 from floodmark.streams.definition import StreamInfo
-from floodmark.streams.groups.bounds import check_order, starting_part
+from floodmark.streams.groups.bounds import check_order, starting_progress
 from floodmark.streams.groups.requests import (
     GroupRef,
     NewGroup,
@@ -25,7 +25,7 @@ from floodmark.streams.groups.requests import (
     StreamSubscription,
     Subscription,
 )
-from floodmark.streams.groups.state import GroupState, StreamPart, check_group_name, find_group_stream
+from floodmark.streams.groups.state import GroupState, StreamProgress, check_group_name, find_group_stream
 from floodmark.streams.groups.transitions import (
     Facts,
     StreamFacts,
@@ -33,10 +33,10 @@ from floodmark.streams.groups.transitions import (
     expel_reader,
     join_reader,
     leave_reader,
+    refresh_group,
     reset_group,
     start_checkpoint,
     sync_reader,
-    tend_group,
 )
 from floodmark.streams.local.catalog import Catalog
 from floodmark.streams.local.marks import MarksTable
@@ -48,150 +48,154 @@ GroupChange = Callable[[GroupState, Facts, int], GroupState]
 
 
 class GroupStore:
-    """Keeps the reader groups of a home."""
+    """Stores the reader groups of a home."""
 
     __slots__ = ("_catalog", "_home", "_log")
 
     def __init__(self, home: Home, catalog: Catalog, log: StreamLog) -> None:
-        """Keep them in this home."""
+        """Use the groups of this home."""
         self._home = home
         self._catalog = catalog
         self._log = log
 
     def create(self, group: NewGroup) -> GroupState:
-        """Make a group under a name that no other has."""
+        """Create a group under an unused name."""
         names = [bounds.stream for bounds in group.streams]
         if not names:
             raise InvalidOption(
                 f"The group {group.name!r} has no streams.",
                 rule="A group reads at least one stream.",
-                remedy="Name its streams.",
+                remedy="Pass at least one stream to create_group().",
                 group=group.name,
             )
         if len(set(names)) < len(names):
             raise DuplicateName(
                 f"The streams of the group {group.name!r} are {', '.join(map(repr, names))}.",
-                rule="A group reads a stream once.",
-                remedy="Name each one once.",
+                rule="A group reads each stream once.",
+                remedy="Name each stream once.",
                 streams=names,
             )
         check_group_name("group", group.name)
-        parts = tuple(self._part(bounds, self._catalog.find(bounds.stream)) for bounds in group.streams)
-        state = GroupState(group.name, group.id, parts, created_at=self._home.now())
-        state = tend_group(state, self._facts(parts), state.created_at)
+        all_progress = tuple(
+            self._starting_progress(bounds, self._catalog.find(bounds.stream)) for bounds in group.streams
+        )
+        state = GroupState(group.name, group.id, all_progress, created_at=self._home.now())
+        state = refresh_group(state, self._facts(all_progress), state.created_at)
         with self._home.write() as connection:
             if insert_if_absent(connection, GROUPS, _group_row(state)):
                 return state
-            there = _state_of(connection.execute(select(GROUPS).where(GROUPS.c.name == group.name)).one())
-        if there.group_id == group.id:
-            return there
+            existing = _state_of(connection.execute(select(GROUPS).where(GROUPS.c.name == group.name)).one())
+        if existing.group_id == group.id:
+            return existing
         raise GroupExists(
-            f"There is a group {group.name!r} already.",
-            rule="A name belongs to one group.",
-            remedy="Open it with group(), delete it first, or take another name.",
+            f"The group {group.name!r} already exists.",
+            rule="Each group of a home has a unique name.",
+            remedy="Open it with group(), delete it first, or choose another name.",
             group=group.name,
         )
 
     def find(self, name: str) -> GroupState:
-        """Return the group of a name, or refuse a name that none has."""
+        """Return the group with a name, or raise `UnknownGroup`."""
         with self._home.read() as connection:
             row = connection.execute(select(GROUPS).where(GROUPS.c.name == name)).one_or_none()
             if row is not None:
                 return _state_of(row)
-            known = connection.execute(select(GROUPS.c.name)).scalars().all()
+            names = connection.execute(select(GROUPS.c.name)).scalars().all()
         raise UnknownGroup(
             f"There is no group {name!r}.",
-            rule="A group is created before it is used.",
-            remedy=did_you_mean(str(name), known, otherwise="Create it with create_group()."),
+            rule="A group must be created before it is used.",
+            remedy=did_you_mean(str(name), names, otherwise="Create it with create_group()."),
             group=name,
         )
 
     def all(self) -> list[GroupState]:
-        """Return all groups, by their names."""
+        """Return all groups, sorted by name."""
         with self._home.read() as connection:
             return [_state_of(row) for row in connection.execute(select(GROUPS).order_by(GROUPS.c.name))]
 
     def delete(self, group: GroupRef) -> None:
-        """Forget a group."""
+        """Delete a group."""
         with self._home.write() as connection:
             connection.execute(delete(GROUPS).where(GROUPS.c.name == group.name, GROUPS.c.group_id == group.id))
 
     def join(self, group: GroupRef, reader: str, instance: str, ttl: int) -> GroupState:
-        """Take a reader in."""
+        """Add a reader."""
         check_group_name("reader", reader)
         return self._change(group, lambda state, facts, now: join_reader(state, reader, instance, ttl, facts, now))
 
     def sync(self, group: GroupRef, report: Report) -> GroupState:
-        """Take what a reader says of itself, and return where the group is then."""
+        """Store the progress of a reader and return the state of the group."""
         return self._change(group, lambda state, facts, now: sync_reader(state, report, facts, now))
 
     def leave(self, group: GroupRef, report: Report) -> None:
-        """Take the last word of a reader."""
+        """Store the final progress of a reader and remove it."""
         self._change(group, lambda state, facts, now: leave_reader(state, report, facts, now))
 
     def expel(self, group: GroupRef, reader: str, instance: str) -> GroupState:
-        """Send a reader away."""
+        """Remove a reader."""
         return self._change(group, lambda state, facts, now: expel_reader(state, reader, instance, facts, now))
 
-    def tend(self, group: GroupRef) -> GroupState:
-        """Settle what time alone changes."""
-        return self._change(group, tend_group)
+    def refresh(self, group: GroupRef) -> GroupState:
+        """Apply changes that depend on time only."""
+        return self._change(group, refresh_group)
 
     def start_checkpoint(self, group: GroupRef, checkpoint: str, name: str, timeout: int) -> GroupState:
-        """Begin a checkpoint; with nobody to wait for it is complete at once."""
+        """Start a checkpoint; without readers it is complete at once."""
         check_group_name("checkpoint", name)
 
-        def step(state: GroupState, facts: Facts, now: int) -> GroupState:
-            return tend_group(
-                start_checkpoint(tend_group(state, facts, now), checkpoint, name, timeout, now), facts, now
+        def transition(state: GroupState, facts: Facts, now: int) -> GroupState:
+            return refresh_group(
+                start_checkpoint(refresh_group(state, facts, now), checkpoint, name, timeout, now), facts, now
             )
 
-        return self._change(group, step)
+        return self._change(group, transition)
 
     def cancel_checkpoint(self, group: GroupRef, checkpoint: str) -> GroupState:
-        """Give a checkpoint up that is not complete."""
+        """Cancel an incomplete checkpoint."""
         return self._change(
-            group, lambda state, facts, now: tend_group(cancel_checkpoint(state, checkpoint), facts, now)
+            group, lambda state, facts, now: refresh_group(cancel_checkpoint(state, checkpoint), facts, now)
         )
 
     def reset(self, group: GroupRef, reset_id: str, streams: tuple[StreamBounds, ...]) -> GroupState:
-        """Set a group to other places."""
+        """Move a group to new positions."""
         by_name = {bounds.stream: bounds for bounds in streams}
-        parts = []
-        for part in self._find(group).parts:
-            if part.name not in by_name:
+        all_progress = []
+        for progress in self._find(group).progress:
+            if progress.name not in by_name:
                 raise InvalidOption(
-                    f"No place is given in {part.name!r}.",
-                    rule="A group is set to a place in each of its streams.",
-                    remedy="Name a cut or a time for this one too.",
+                    f"The reset has no position for the stream {progress.name!r}.",
+                    rule="A reset needs a position in each stream of the group.",
+                    remedy=f"Pass a cut or a time for {progress.name!r} too.",
                     group=group.name,
-                    stream=part.name,
+                    stream=progress.name,
                 )
-            stream = find_group_stream(self._catalog, part)
-            moved = self._part(replace(by_name[part.name], key=part.key), stream)
-            check_order(stream.layout, moved.position, part.end, moved.since, part.until)
-            parts.append(replace(moved, end=part.end, until=part.until))
-        return self._change(group, lambda state, facts, now: reset_group(state, tuple(parts), reset_id, facts, now))
+            stream = find_group_stream(self._catalog, progress)
+            moved = self._starting_progress(replace(by_name[progress.name], key=progress.key), stream)
+            check_order(stream.layout, moved.position, progress.end, moved.since, progress.until)
+            all_progress.append(replace(moved, end=progress.end, until=progress.until))
+        return self._change(
+            group, lambda state, facts, now: reset_group(state, tuple(all_progress), reset_id, facts, now)
+        )
 
-    def _change(self, group: GroupRef, step: GroupChange) -> GroupState:
-        """Take a step, again if others were quicker; a step that changes nothing but a sign of life may be left out."""
+    def _change(self, group: GroupRef, transition: GroupChange) -> GroupState:
+        """Apply a transition, retrying after a lost race. A heartbeat that is not due yet is not stored."""
 
         def attempt() -> GroupState:
-            known = self._find(group)
-            # Gathered before the transaction: what is true of a stream stays true, and others are kept waiting less.
-            facts = self._facts(known.parts)
-            if not _is_worth_keeping(known, step(known, facts, self._home.now())):
-                return known
+            before = self._find(group)
+            # Gathered before the transaction, to keep it short: facts about a stream stay true.
+            facts = self._facts(before.progress)
+            if not _is_worth_keeping(before, transition(before, facts, self._home.now())):
+                return before
             with self._home.write() as connection:
-                here = (GROUPS.c.name == group.name, GROUPS.c.group_id == group.id)
-                row = connection.execute(select(GROUPS).where(*here).with_for_update()).one_or_none()
+                is_group = (GROUPS.c.name == group.name, GROUPS.c.group_id == group.id)
+                row = connection.execute(select(GROUPS).where(*is_group).with_for_update()).one_or_none()
                 if row is None:
                     raise LostRace
                 state = _state_of(row)
                 _check_facts(state, facts)
-                after = replace(step(state, facts, self._home.now(connection)), version=state.version + 1)
+                after = replace(transition(state, facts, self._home.now(connection)), version=state.version + 1)
                 values = {"version": after.version, "state": to_json(after.save(), "state")}
-                connection.execute(update(GROUPS).where(*here).values(values))
+                connection.execute(update(GROUPS).where(*is_group).values(values))
             return after
 
         return retry_on_conflict(attempt)
@@ -201,43 +205,43 @@ class GroupStore:
             row = connection.execute(select(GROUPS).where(GROUPS.c.name == group.name)).one_or_none()
         if row is not None and row.group_id == group.id:
             return _state_of(row)
-        is_anew = row is not None
+        is_recreated = row is not None
         raise GroupDeleted(
-            f"The group {group.name!r} was deleted{', and created anew' if is_anew else ''}.",
-            rule="What was opened on a group ends with it.",
-            remedy="Open the new one with group()." if is_anew else "Create it again, or stop using it.",
+            f"The group {group.name!r} was deleted{' and created again' if is_recreated else ''}.",
+            rule="Readers of a deleted group cannot be used any more.",
+            remedy="Open the new group with group()." if is_recreated else "Create it again with create_group().",
             group=group.name,
-            created_anew=is_anew,
+            created_anew=is_recreated,
         )
 
-    def _part(self, bounds: StreamBounds, stream: StreamInfo) -> StreamPart:
+    def _starting_progress(self, bounds: StreamBounds, stream: StreamInfo) -> StreamProgress:
         try:
             ends = self._log.ends(stream)
-            return starting_part(bounds, stream, ends, lambda key: MarksTable(self._home, stream.id, key))
+            return starting_progress(bounds, stream, ends, lambda key: MarksTable(self._home, stream.id, key))
         except UnknownSegment:
-            # The stream was scaled meanwhile, and its marks log has come to segments that were not there before.
-            return self._part(bounds, self._catalog.refresh(stream))
+            # The stream was scaled meanwhile, and its marks log refers to new segments.
+            return self._starting_progress(bounds, self._catalog.refresh(stream))
 
-    def _facts(self, parts: Iterable[StreamPart]) -> dict[str, StreamFacts]:
-        return {part.name: self._facts_of(part) for part in parts}
+    def _facts(self, all_progress: Iterable[StreamProgress]) -> dict[str, StreamFacts]:
+        return {progress.name: self._facts_of(progress) for progress in all_progress}
 
-    def _facts_of(self, part: StreamPart) -> StreamFacts:
-        stream = find_group_stream(self._catalog, part)
-        # What is sealed by then has its final end, since that is asked for afterwards.
+    def _facts_of(self, progress: StreamProgress) -> StreamFacts:
+        stream = find_group_stream(self._catalog, progress)
+        # Read the ends after the layout: a segment sealed in this layout then has its final end.
         ends = self._log.ends(stream)
-        index = MarksTable(self._home, stream.id, part.key)
+        index = MarksTable(self._home, stream.id, progress.key)
         newest = index.newest()
         oldest = None
-        if newest is not None and not part.position.keys() <= part.times.keys():
+        if newest is not None and not progress.position.keys() <= progress.times.keys():
             oldest = next((entry.lower for entry in index.page(0, 1)), None)
-        is_unresolved = part.until is not None and part.end is None
+        is_unresolved = progress.until is not None and progress.end is None
         return StreamFacts(
             layout=stream.layout,
             ends=ends,
             is_sealed=stream.is_sealed,
             oldest=oldest,
             newest=None if newest is None else newest.lower,
-            end=ending_at(index, part.until).cut if is_unresolved and part.until is not None else None,
+            end=ending_at(index, progress.until).cut if is_unresolved and progress.until is not None else None,
             unit_seconds=UNITS_PER_SECOND[stream.settings.unit],
         )
 
@@ -257,14 +261,14 @@ def _state_of(row: Row[Any]) -> GroupState:
 
 
 def _check_facts(state: GroupState, facts: Facts) -> None:
-    """Begin anew if the group has come to segments that were not there when the facts were gathered."""
-    parts = (*state.parts, *(() if state.pending is None else state.pending.parts))
-    if any(max(part.position) >= len(facts[part.name].layout.segments) for part in parts):
+    """Raise `LostRace` if the group has reached segments that did not exist when the facts were gathered."""
+    all_progress = (*state.progress, *(() if state.pending is None else state.pending.progress))
+    if any(max(progress.position) >= len(facts[progress.name].layout.segments) for progress in all_progress):
         raise LostRace
 
 
 def _is_worth_keeping(before: GroupState, after: GroupState) -> bool:
-    """Return whether a step changed more than signs of life that come long before they are needed."""
+    """Return whether a transition changed more than heartbeats that are not due yet."""
     beats = {reader.id: reader.beat_at for reader in before.readers}
     readers = tuple(replace(reader, beat_at=beats.get(reader.id, reader.beat_at)) for reader in after.readers)
     if replace(after, readers=readers) != before:
@@ -273,73 +277,75 @@ def _is_worth_keeping(before: GroupState, after: GroupState) -> bool:
 
 
 _POLL_SECONDS: Final = 0.005
-_ASK_SECONDS: Final = 0.02
+_KAFKA_POLL_SECONDS: Final = 0.02
 _GROUP, _STREAM, _SEGMENT, _KEY = range(4)
 
 
 ExternalEnds = Callable[[StreamSubscription], Mapping[int, int] | None]
-"""Returns where a stream ends whose events are not in the store; None for one whose events are."""
+"""Returns the segment ends of a stream with events in Kafka; None for events in the store."""
 
 
 def wait_for_news(
-    home: Home, wanted: Subscription, seconds: float, elsewhere: ExternalEnds = lambda known: None
+    home: Home, subscription: Subscription, seconds: float, elsewhere: ExternalEnds = lambda stream: None
 ) -> News:
-    """Return what holds now, as soon as something is newer than what is known, or when the time is over."""
+    """Return the current state as soon as anything is newer than the subscription, or when the time is over."""
     give_up = time.monotonic() + seconds
-    question = _news_query(wanted)
-    ask_at = 0.0
+    query = _news_query(subscription)
+    next_kafka_read = 0.0
     ends: dict[int, Mapping[int, int]] = {}
     while True:
-        if time.monotonic() >= ask_at:
-            # That costs more than a look into the store.
-            found = {known.stream_id: elsewhere(known) for known in wanted.streams if known.ends}
-            ends = {stream: those for stream, those in found.items() if those is not None}
-            ask_at = time.monotonic() + _ASK_SECONDS
-        news = _read_news(home, wanted, question, ends)
-        if news.is_new_to(wanted) or time.monotonic() >= give_up:
+        if time.monotonic() >= next_kafka_read:
+            # Kafka is polled less often than the store, because it costs more.
+            external = {stream.stream_id: elsewhere(stream) for stream in subscription.streams if stream.ends}
+            ends = {stream_id: stream_ends for stream_id, stream_ends in external.items() if stream_ends is not None}
+            next_kafka_read = time.monotonic() + _KAFKA_POLL_SECONDS
+        news = _read_news(home, subscription, query, ends)
+        if news.is_new_to(subscription) or time.monotonic() >= give_up:
             return news
         time.sleep(min(_POLL_SECONDS, max(give_up - time.monotonic(), 0)))
 
 
-def _news_query(wanted: Subscription) -> "CompoundSelect[Any]":
-    ids = [stream.stream_id for stream in wanted.streams]
-    nothing = literal("", Text)
-    parts = [
-        select(literal(_GROUP), GROUPS.c.group_id, nothing, GROUPS.c.version).where(GROUPS.c.name == wanted.group.name),
-        select(literal(_STREAM), STREAMS.c.stream_id, nothing, STREAMS.c.version).where(STREAMS.c.stream_id.in_(ids)),
+def _news_query(subscription: Subscription) -> "CompoundSelect[Any]":
+    ids = [stream.stream_id for stream in subscription.streams]
+    no_name = literal("", Text)
+    is_group = GROUPS.c.name == subscription.group.name
+    queries = [
+        select(literal(_GROUP), GROUPS.c.group_id, no_name, GROUPS.c.version).where(is_group),
+        select(literal(_STREAM), STREAMS.c.stream_id, no_name, STREAMS.c.version).where(STREAMS.c.stream_id.in_(ids)),
     ]
-    for stream in wanted.streams:
+    for stream in subscription.streams:
         if stream.ends:
-            here = and_(SEGMENTS.c.stream_id == stream.stream_id, SEGMENTS.c.segment.in_(sorted(stream.ends)))
+            is_segment = and_(SEGMENTS.c.stream_id == stream.stream_id, SEGMENTS.c.segment.in_(sorted(stream.ends)))
             columns = (SEGMENTS.c.stream_id, cast(SEGMENTS.c.segment, Text), SEGMENTS.c.end_offset)
-            parts.append(select(literal(_SEGMENT), *columns).where(here))
+            queries.append(select(literal(_SEGMENT), *columns).where(is_segment))
         if stream.marks:
-            here = and_(KEYS.c.stream_id == stream.stream_id, KEYS.c.time_key.in_(sorted(stream.marks)))
-            parts.append(select(literal(_KEY), KEYS.c.stream_id, KEYS.c.time_key, KEYS.c.last_seq).where(here))
-    return union_all(*parts)
+            is_key = and_(KEYS.c.stream_id == stream.stream_id, KEYS.c.time_key.in_(sorted(stream.marks)))
+            queries.append(select(literal(_KEY), KEYS.c.stream_id, KEYS.c.time_key, KEYS.c.last_seq).where(is_key))
+    return union_all(*queries)
 
 
 def _read_news(
-    home: Home, wanted: Subscription, question: "CompoundSelect[Any]", elsewhere: Mapping[int, Mapping[int, int]]
+    home: Home, subscription: Subscription, query: "CompoundSelect[Any]", elsewhere: Mapping[int, Mapping[int, int]]
 ) -> News:
     state = None
     with home.read() as connection:
-        rows = list(connection.execute(question))
+        rows = list(connection.execute(query))
         groups = [(row[1], row[3]) for row in rows if row[0] == _GROUP]
-        if groups != [(wanted.group.id, wanted.version)]:
-            found = connection.execute(select(GROUPS.c.state).where(GROUPS.c.name == wanted.group.name)).scalar()
-            state = None if found is None else GroupState.load(from_json(found))
-    return News(tuple(_stream_news(known, rows, elsewhere.get(known.stream_id)) for known in wanted.streams), state)
+        if groups != [(subscription.group.id, subscription.version)]:
+            saved = connection.execute(select(GROUPS.c.state).where(GROUPS.c.name == subscription.group.name)).scalar()
+            state = None if saved is None else GroupState.load(from_json(saved))
+    streams = (_stream_news(stream, rows, elsewhere.get(stream.stream_id)) for stream in subscription.streams)
+    return News(tuple(streams), state)
 
 
 def _stream_news(
-    known: StreamSubscription, rows: Iterable[Any], elsewhere: Mapping[int, int] | None
+    last_seen: StreamSubscription, rows: Iterable[Any], elsewhere: Mapping[int, int] | None
 ) -> StreamSubscription:
-    version, ends, marks = -1, dict(known.ends), dict(known.marks)
+    version, ends, marks = -1, dict(last_seen.ends), dict(last_seen.marks)
     if elsewhere is not None:
         ends = {segment: elsewhere.get(segment, end) for segment, end in ends.items()}
     for kind, stream, name, number in rows:
-        if stream != known.stream_id or kind == _GROUP:
+        if stream != last_seen.stream_id or kind == _GROUP:
             continue
         if kind == _STREAM:
             version = number
@@ -348,4 +354,4 @@ def _stream_news(
                 ends[int(name)] = number
         else:
             marks[name] = number
-    return StreamSubscription(known.stream_id, version, ends, marks)
+    return StreamSubscription(last_seen.stream_id, version, ends, marks)

@@ -1,4 +1,4 @@
-"""The embedded log: batches of events as rows of the home's own tables. Each operation is one transaction."""
+"""The embedded log: batches of events as rows of the home's tables. Each operation is one transaction."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -38,9 +38,9 @@ ADVANCE_NEXT_NUMBER: Final = (
     )
     .values(next_number=bindparam("after"), touched_at=bindparam("now"))
 )
-"""Lets events of a writer count, if they are the next ones of its newest instance."""
+"""Advances a writer's event number, if the events are the next ones of its newest instance."""
 _OF_SEGMENT: Final = (BATCHES.c.stream_id == bindparam("s"), BATCHES.c.segment == bindparam("g"))
-# The batch that a range begins in begins before it.
+# The first batch of a range may begin before the range.
 _BEGIN: Final = (
     select(func.coalesce(func.max(BATCHES.c.first_offset), bindparam("start")))
     .where(*_OF_SEGMENT, BATCHES.c.first_offset <= bindparam("start"))
@@ -55,96 +55,98 @@ _PAGE: Final = (
 )
 
 
-class _NotNext(Exception):
-    """The events are not the next ones of the newest instance of their writer; nothing was kept."""
+class _OutOfSequence(Exception):
+    """The events are not the next ones of the newest instance of their writer; nothing was stored."""
 
 
 class TableLog:
-    """Keeps the events of streams in the tables of a home.
+    """Stores the events of streams in the tables of a home.
 
-    A flush over several segments is one transaction: all of it is kept, or nothing.
+    A flush over several segments is one transaction.
     """
 
     __slots__ = ("_catalog", "_home")
 
     def __init__(self, home: Home, catalog: Catalog) -> None:
-        """Keep them in this home."""
+        """Store events in this home."""
         self._home = home
         self._catalog = catalog
 
     def append(self, stream: StreamInfo, author: Author, first_number: int, events: Events) -> dict[int, int]:
-        """Keep events, each once, and return how far the segments they went to are filled by them."""
+        """Append events, each once, and return the new ends of their segments."""
         after = first_number + len(events)
 
         def write(connection: Connection, current: StreamInfo) -> dict[int, int]:
             sent = {"s": current.id, "w": author.writer, "i": author.instance, "first": first_number}
             now = self._home.now(connection)
             if connection.execute(ADVANCE_NEXT_NUMBER, {**sent, "after": after, "now": now}).rowcount != 1:
-                raise _NotNext
+                raise _OutOfSequence
             return append_rows(connection, current, author.writer, first_number, events)
 
         try:
-            return self._routed(stream, write)
-        except _NotNext:
+            return self._write_routed(stream, write)
+        except _OutOfSequence:
             self.check_is_repeat(stream, author, first_number, after)
             return self.ends_for(stream, events, self.ends)
 
-    def opened(self, stream: StreamInfo, opened: OpenedWriter) -> OpenedWriter:
-        """Return a writer as it was opened: what was written is settled in the same step."""
+    def writer_opened(self, stream: StreamInfo, opened: OpenedWriter) -> OpenedWriter:
+        """Return the writer unchanged: the store knows all of its events."""
         return opened
 
-    def closed(self, stream: StreamInfo, author: Author) -> None:
-        """Hear that a writer comes to its end, which changes nothing."""
+    def writer_closed(self, stream: StreamInfo, author: Author) -> None:
+        """Do nothing."""
 
     def ends(self, stream: StreamInfo) -> dict[int, int]:
         """Return the end of each segment, sealed ones included."""
-        wanted = select(SEGMENTS.c.segment, SEGMENTS.c.end_offset).where(SEGMENTS.c.stream_id == stream.id)
+        query = select(SEGMENTS.c.segment, SEGMENTS.c.end_offset).where(SEGMENTS.c.stream_id == stream.id)
         with self._home.read() as connection:
             self._catalog.require(connection, stream)
-            return {row.segment: row.end_offset for row in connection.execute(wanted.order_by(SEGMENTS.c.segment))}
+            return {row.segment: row.end_offset for row in connection.execute(query.order_by(SEGMENTS.c.segment))}
 
     def read(self, stream: StreamInfo, segment: int, start: int, end: int) -> Iterator[Chunk]:
-        """Return the events of a segment from one offset to before another, as far as they are there."""
+        """Return the events of a segment in a range of offsets."""
         return join_small_chunks(self._chunks(stream, segment, start, end))
 
     def scale(self, stream: StreamInfo, change: Callable[[Layout], Layout]) -> StreamInfo:
-        """Seal segments and open those that take their place."""
+        """Seal segments and open their successors."""
         return self._catalog.scale(stream, change)
 
     def seal(self, stream: StreamInfo) -> StreamInfo:
-        """Let the stream take no more events."""
+        """Seal the stream."""
         return self._catalog.seal(stream)
 
     def add(self, stream: StreamInfo, transaction: str, part: int, events: Events) -> None:
-        """Keep events apart until their transaction is committed. A part that comes twice is kept once."""
+        """Stage events until their transaction is committed. Idempotent for each part."""
         with self._home.write() as connection:
             self._catalog.require(connection, stream)
             find_open_transaction(connection, stream, transaction, self._home.now(connection))
             stage_part(connection, stream, transaction, part, events)
 
     def commit(self, stream: StreamInfo, transaction: str) -> dict[int, int]:
-        """Put all events of a transaction into the stream, or none; return how far they fill the segments."""
+        """Append all events of a transaction, or none; return the new ends of their segments."""
 
         def write(connection: Connection, current: StreamInfo) -> dict[int, int]:
-            kept = read_staged(connection, stream, transaction)
-            if kept.position is not None:
-                return dict(kept.position)
+            staged = read_staged(connection, stream, transaction)
+            if staged.position is not None:
+                return dict(staged.position)
             ends: dict[int, int] = {}
-            if kept.events is not None:
-                first_number = claim_event_numbers(connection, stream, kept.writer, len(kept.events))
-                ends = append_rows(connection, current, kept.writer, first_number, kept.events)
+            if staged.events is not None:
+                first_number = claim_event_numbers(connection, stream, staged.writer, len(staged.events))
+                ends = append_rows(connection, current, staged.writer, first_number, staged.events)
             mark_committed(connection, stream, transaction, ends)
             return ends
 
-        return self._routed(stream, write)
+        return self._write_routed(stream, write)
 
     def abort(self, stream: StreamInfo, transaction: str) -> None:
-        """Forget the events of a transaction."""
+        """Delete the staged events of a transaction."""
         with self._home.write() as connection:
             delete_staged_parts(connection, stream, transaction)
 
-    def _routed(self, stream: StreamInfo, write: Callable[[Connection, StreamInfo], dict[int, int]]) -> dict[int, int]:
-        """Write by the layout that is known; if it turns out to be an old one, by the one that holds."""
+    def _write_routed(
+        self, stream: StreamInfo, write: Callable[[Connection, StreamInfo], dict[int, int]]
+    ) -> dict[int, int]:
+        """Write with the cached layout; if it is outdated, retry with the current one."""
         current = self._catalog.newest_known(stream)
 
         def transaction() -> dict[int, int]:
@@ -159,17 +161,17 @@ class TableLog:
                 check_not_sealed(current)
 
     def check_is_repeat(self, stream: StreamInfo, author: Author, first_number: int, after: int) -> None:
-        """Refuse events that are not there already."""
+        """Raise `Conflict` unless these events were stored before."""
         if self.is_next(stream, author, after):
             return
-        raise _not_next(author, first_number, after, self._writer(stream, author).next_number)
+        raise _out_of_sequence(author, first_number, after, self._require_writer(stream, author).next_number)
 
     def is_next(self, stream: StreamInfo, author: Author, number: int) -> bool:
-        """Return whether an event of the newest instance of its writer is the next one."""
-        return bool(self._writer(stream, author).next_number == number)
+        """Return whether `number` is the next event number of the writer; `author` must be its newest instance."""
+        return bool(self._require_writer(stream, author).next_number == number)
 
-    def _writer(self, stream: StreamInfo, author: Author) -> Row[Any]:
-        """Return what is known of a writer, of which this must be the newest instance."""
+    def _require_writer(self, stream: StreamInfo, author: Author) -> Row[Any]:
+        """Return the row of a writer; `author` must be its newest instance."""
         with self._home.read() as connection:
             self._catalog.require(connection, stream)
             row = connection.execute(
@@ -177,9 +179,10 @@ class TableLog:
             ).one_or_none()
         if row is None:
             raise UnknownWriter(
-                f"The writer {author.writer!r} is not known.",
-                rule="A writer is opened before it writes; one without an id is forgotten after a day of silence.",
-                remedy="Open it again.",
+                f"There is no writer {author.writer!r}.",
+                rule="A writer must be opened before it writes; an anonymous one is deleted after a day without "
+                "events.",
+                remedy="Open it again with writer().",
                 writer=author.writer,
             )
         check_instance(row, author)
@@ -188,7 +191,7 @@ class TableLog:
     def ends_for(
         self, stream: StreamInfo, events: Events, ends_of: Callable[[StreamInfo], dict[int, int]]
     ) -> dict[int, int]:
-        """Return ends that surely lie behind events that were kept before, wherever that was."""
+        """Return segment ends that lie behind events which were stored before."""
         current = self._catalog.refresh(stream)
         ends = ends_of(current)
         return {segment: ends[segment] for segment, _ in events.split(current.layout)}
@@ -196,7 +199,7 @@ class TableLog:
     def _chunks(self, stream: StreamInfo, segment: int, start: int, end: int) -> Iterator[Chunk]:
         schema = schema_of(stream)
         while start < end:
-            # A page each, so that no transaction lasts as long as its reader thinks.
+            # One transaction for each page, so that a slow reader does not keep one open.
             rows = self._page(stream, segment, start, end)
             if not rows:
                 return
@@ -219,11 +222,11 @@ class TableLog:
         return page
 
 
-def _not_next(author: Author, first_number: int, after: int, number: int) -> Conflict:
+def _out_of_sequence(author: Author, first_number: int, after: int, number: int) -> Conflict:
     return Conflict(
-        f"The writer {author.writer!r} sent its events {first_number} to {after - 1}, and {number} is the next one.",
+        f"The writer {author.writer!r} sent its events {first_number} to {after - 1}, but its next event is {number}.",
         rule="A writer numbers its events without gaps.",
-        remedy="Use a writer from one thread, or open it again.",
+        remedy="Use each writer from one thread only, and open this one again.",
         writer=author.writer,
         first=first_number,
         next=number,
@@ -232,7 +235,7 @@ def _not_next(author: Author, first_number: int, after: int, number: int) -> Con
 
 _MOST_ROWS: Final = 65_536
 _MOST_BYTES: Final = 16 * 2**20
-# What is smaller is joined with its neighbours when it is read.
+# Smaller batches are joined with their neighbours when they are read.
 _SMALL: Final = 16_384
 
 _EXTEND: Final = (
@@ -244,25 +247,24 @@ _EXTEND: Final = (
 
 
 class SegmentGone(Exception):
-    """A segment that was to be written is sealed, or gone with its stream; the transaction must end without trace."""
+    """A segment to write to is sealed, or its stream deleted; the transaction must be rolled back."""
 
 
 def append_rows(
     connection: Connection, stream: StreamInfo, writer: str, first_number: int, events: Events
 ) -> dict[int, int]:
-    """Put events behind the ends of their segments, and return the new ends."""
+    """Append events to their segments and return the new ends."""
     ends: dict[int, int] = {}
     rows: list[dict[str, Any]] = []
     number = first_number
-    # In the order of their ids, as all do that lock segments: so nobody waits in a circle.
+    # Lock segments in id order to avoid deadlocks.
     for segment, batch in events.split(stream.layout):
-        here = {"s": stream.id, "g": segment, "n": batch.num_rows}
-        end = connection.execute(_EXTEND, here).scalar_one_or_none()
+        end = connection.execute(_EXTEND, {"s": stream.id, "g": segment, "n": batch.num_rows}).scalar_one_or_none()
         if end is None:
             raise SegmentGone
         ends[segment] = end
         offset = end - batch.num_rows
-        for piece in _pieces(batch):
+        for piece in _split_large(batch):
             rows.append(
                 {
                     "stream_id": stream.id,
@@ -281,26 +283,26 @@ def append_rows(
 
 
 def load_chunk(row: Row[Any], segment: int, schema: Any) -> Chunk:
-    """Return a row of the log as what it holds."""
+    """Return the events of a row of the log."""
     return Chunk(segment, row.first_offset, pa.ipc.read_record_batch(pa.py_buffer(row.body), schema))
 
 
 def join_small_chunks(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
-    """Join small chunks that lie side by side: who reads pays for each batch, not for each row."""
-    waiting: list[Chunk] = []
+    """Join small adjacent chunks, because the cost of reading grows with the number of batches."""
+    pending: list[Chunk] = []
     rows = 0
     for chunk in chunks:
-        fits = waiting and waiting[-1].end == chunk.first and rows + chunk.batch.num_rows <= _MOST_ROWS
-        if waiting and not (fits and chunk.batch.num_rows < _SMALL):
-            yield _concatenated(waiting)
-            waiting, rows = [], 0
+        fits = pending and pending[-1].end == chunk.first and rows + chunk.batch.num_rows <= _MOST_ROWS
+        if pending and not (fits and chunk.batch.num_rows < _SMALL):
+            yield _concatenated(pending)
+            pending, rows = [], 0
         if chunk.batch.num_rows >= _SMALL:
             yield chunk
         else:
-            waiting.append(chunk)
+            pending.append(chunk)
             rows += chunk.batch.num_rows
-    if waiting:
-        yield _concatenated(waiting)
+    if pending:
+        yield _concatenated(pending)
 
 
 def _concatenated(chunks: list[Chunk]) -> Chunk:
@@ -309,9 +311,9 @@ def _concatenated(chunks: list[Chunk]) -> Chunk:
     return Chunk(chunks[0].segment, chunks[0].first, pa.concat_batches([chunk.batch for chunk in chunks]))
 
 
-def _pieces(batch: Any) -> Iterator[Any]:
-    each = batch.nbytes // max(batch.num_rows, 1)
-    most = max(1, min(_MOST_ROWS, _MOST_BYTES // max(each, 1)))
+def _split_large(batch: Any) -> Iterator[Any]:
+    row_bytes = batch.nbytes // max(batch.num_rows, 1)
+    most = max(1, min(_MOST_ROWS, _MOST_BYTES // max(row_bytes, 1)))
     if batch.num_rows <= most:
         yield batch
         return

@@ -1,4 +1,4 @@
-"""Rows of writers' marks and of the marks log, and the marks log with its index by time."""
+"""The marks log of a stream and key with its index by time, and the rows of writers' marks."""
 
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ _NEWEST: Final = _WATERMARKS.order_by(_E.lower.desc())
 _LOWER_AT_MOST: Final = _NEWEST.where(_E.lower <= bindparam("t"))
 _LOWER_AT_LEAST: Final = _WATERMARKS.where(_E.lower >= bindparam("t")).order_by(_E.lower)
 _UPPER_AT_MOST: Final = _WATERMARKS.where(_E.upper <= bindparam("t")).order_by(_E.upper.desc(), _E.seq.desc())
-# Two looks at the ends of the index; asked for together, SQLite would read all of it.
+# Two subqueries, each one index lookup; min and max in one query would make SQLite scan the index.
 _ENDS: Final = select(
     select(func.min(_E.seq)).where(*_OF_LOG).scalar_subquery().label("first"),
     select(func.max(_E.seq)).where(*_OF_LOG).scalar_subquery().label("last"),
@@ -29,57 +29,57 @@ _PAGE: Final = select(ENTRIES).where(*_OF_LOG, _E.seq > bindparam("after")).orde
 
 
 class MarksTable:
-    """The entries of one stream and key; it finds what `cut_at` and its like ask for by an index."""
+    """The marks log of one stream and key, with indexed lookups by time."""
 
-    __slots__ = ("_here", "_home")
+    __slots__ = ("_home", "_log")
 
     def __init__(self, home: Home, stream: int, key: str) -> None:
-        """Read those of this stream and key."""
+        """Read the log of this stream and key."""
         self._home = home
-        self._here = {"s": stream, "k": key}
+        self._log = {"s": stream, "k": key}
 
     def newest(self) -> MarkEntry | None:
-        """Return the last watermark."""
-        return self._one(_NEWEST)
+        """Return the newest watermark."""
+        return self._find(_NEWEST)
 
     def newest_with_lower_at_most(self, time: int) -> MarkEntry | None:
-        """Return the last watermark whose `lower` is not above `time`."""
-        return self._one(_LOWER_AT_MOST, t=time)
+        """Return the newest watermark whose `lower` is not above `time`."""
+        return self._find(_LOWER_AT_MOST, t=time)
 
     def oldest_with_lower_at_least(self, time: int) -> MarkEntry | None:
-        """Return the first watermark whose `lower` is not below `time`."""
-        return self._one(_LOWER_AT_LEAST, t=time)
+        """Return the oldest watermark whose `lower` is not below `time`."""
+        return self._find(_LOWER_AT_LEAST, t=time)
 
     def newest_with_upper_at_most(self, time: int) -> MarkEntry | None:
-        """Return the last watermark whose `upper` is not above `time`."""
-        return self._one(_UPPER_AT_MOST, t=time)
+        """Return the newest watermark whose `upper` is not above `time`."""
+        return self._find(_UPPER_AT_MOST, t=time)
 
     def numbers(self) -> range:
-        """Return the numbers of all entries that are kept."""
+        """Return the numbers of the stored entries."""
         with self._home.read() as connection:
-            first, last = connection.execute(_ENDS, self._here).one()
+            first, last = connection.execute(_ENDS, self._log).one()
         return range(0) if first is None else range(first, last + 1)
 
     def entry(self, number: int) -> MarkEntry:
-        """Return the entry of that number."""
-        found = self._one(_ENTRY, n=number)
-        if found is None:
+        """Return the entry with a number, or raise `UnknownName`."""
+        entry = self._find(_ENTRY, n=number)
+        if entry is None:
             raise UnknownName(
                 f"The marks log has no entry {number}.",
-                rule="Entries are kept as long as the stream's marks_retention says, the newest for ever.",
-                remedy="Look at the entries that are kept.",
+                rule="Entries older than the stream's marks_retention are deleted, except the newest one.",
+                remedy="Take a number from numbers(), or set a longer marks_retention with alter().",
                 number=number,
             )
-        return found
+        return entry
 
     def page(self, after: int, most: int) -> list[MarkEntry]:
-        """Return entries in their order, from behind a number on."""
+        """Return up to `most` entries after the number `after`, in order."""
         with self._home.read() as connection:
-            return [entry_of(row) for row in connection.execute(_PAGE, {**self._here, "after": after, "most": most})]
+            return [entry_of(row) for row in connection.execute(_PAGE, {**self._log, "after": after, "most": most})]
 
-    def _one(self, wanted: Select[Any], **values: int) -> MarkEntry | None:
+    def _find(self, query: Select[Any], **values: int) -> MarkEntry | None:
         with self._home.read() as connection:
-            row = connection.execute(wanted, {**self._here, **values}).one_or_none()
+            row = connection.execute(query, {**self._log, **values}).one_or_none()
         return None if row is None else entry_of(row)
 
 
@@ -106,13 +106,13 @@ UPDATE_MARK: Final = (
         version=bindparam("next_version"),
     )
 )
-"""Changes a record that is still the one that was read."""
+"""Updates a record if its version has not changed since it was read."""
 INSERT_MARK: Final = insert(MARKS)
 INSERT_ENTRY: Final = insert(ENTRIES)
 
 
 def record_of(row: Row[Any], instance: int = 1) -> WriterRecord:
-    """Return what a row says of a writer. Its instance is kept elsewhere, since it outlives the row."""
+    """Load the record of a writer. Its instance comes from the table of writers."""
     return WriterRecord(
         writer=row.writer,
         instance=instance,
@@ -127,7 +127,7 @@ def record_of(row: Row[Any], instance: int = 1) -> WriterRecord:
 
 
 def mark_values(record: WriterRecord) -> dict[str, Any]:
-    """Return the values of a row that says this of a writer."""
+    """Return the column values of a record."""
     return {
         "state": record.state.value,
         "heard_at": record.heard_at,
@@ -141,8 +141,8 @@ def mark_values(record: WriterRecord) -> dict[str, Any]:
 
 def updated_mark_values(stream: int, key: str, version: int, record: WriterRecord) -> dict[str, Any]:
     """Return the parameters of `UPDATE_MARK`."""
-    here = {"s": stream, "k": key, "w": record.writer, "v": version, "next_version": version + 1}
-    return {**here, **mark_values(record)}
+    condition = {"s": stream, "k": key, "w": record.writer, "v": version}
+    return {**condition, "next_version": version + 1, **mark_values(record)}
 
 
 def new_mark_values(stream: int, key: str, record: WriterRecord) -> dict[str, Any]:
@@ -151,7 +151,7 @@ def new_mark_values(stream: int, key: str, record: WriterRecord) -> dict[str, An
 
 
 def entry_of(row: Row[Any]) -> MarkEntry:
-    """Return a row of the marks log as the entry that it is."""
+    """Load an entry of the marks log."""
     return MarkEntry(
         seq=row.seq,
         kind=_KINDS[row.kind],

@@ -1,4 +1,4 @@
-"""The writers of streams in the store: opened, marked, idle, closed. Any process may record what a writer says."""
+"""The writers of streams in the store: open, note marks, idle, close. Any process may serve any writer."""
 
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,62 +36,62 @@ RecordChange = Callable[[WriterRecord], WriterRecord]
 
 
 class Registry:
-    """Takes what writers say. What is said of a stream and key is settled one after the other."""
+    """Stores the reports of writers. Reports on the same stream and key are serialized."""
 
     __slots__ = ("_catalog", "_home", "_log")
 
     def __init__(self, home: Home, catalog: Catalog, log: StreamLog) -> None:
-        """Keep it in this home; `log` knows what writers have really written."""
+        """Use the writers of this home; `log` knows which events each has written."""
         self._home = home
         self._catalog = catalog
         self._log = log
 
     def open(self, stream: StreamInfo, writer: str | None, keys: Iterable[str]) -> OpenedWriter:
-        """Open a writer, new or known. A known one goes on from its mark, and its older instance is heard no more."""
-        return self._log.opened(stream, retry_on_conflict(lambda: self._open(stream, writer, keys)))
+        """Open a writer. An existing one continues from its mark, and its earlier instance is fenced."""
+        return self._log.writer_opened(stream, retry_on_conflict(lambda: self._open(stream, writer, keys)))
 
     def note(self, stream: StreamInfo, author: Author, key: str, time: int, position: Position) -> MarkOutcome:
-        """Take a mark, or say why not. A race that was lost is run again."""
-        (settled,) = self.note_many([MarkRequest(stream, author, key, time, position)])
-        return outcome_of(settled)
+        """Note a mark and return its outcome."""
+        (result,) = self.note_many([MarkRequest(stream, author, key, time, position)])
+        return outcome_of(result)
 
-    def note_many(self, notes: Sequence[MarkRequest]) -> list[OutcomeOrError]:
-        """Take many marks in one transaction, in their order, and return for each what became of it, or its error."""
+    def note_many(self, requests: Sequence[MarkRequest]) -> list[OutcomeOrError]:
+        """Note many marks in one transaction, in order, and return the outcome or error of each."""
 
         def transaction() -> list[OutcomeOrError]:
             with self._home.write() as connection:
-                return take_marks(connection, self._catalog, notes, self._home.now(connection))
+                return store_marks(connection, self._catalog, requests, self._home.now(connection))
 
         return retry_on_conflict(transaction)
 
     def idle(self, stream: StreamInfo, author: Author, position: Position) -> None:
-        """Take a writer's word that nothing comes for now."""
-        self._step(stream, author, position, lambda record: record.idle(instance=author.instance))
+        """Mark a writer as idle."""
+        self._change_records(stream, author, position, lambda record: record.idle(instance=author.instance))
 
     def close(self, stream: StreamInfo, author: Author, position: Position) -> None:
-        """Take a writer's word that nothing comes any more."""
-        self._log.closed(stream, author)
+        """Close a writer; an anonymous one is deleted."""
+        self._log.writer_closed(stream, author)
         if author.writer.startswith(ANONYMOUS_PREFIX):
-            here = (WRITERS.c.stream_id == stream.id, WRITERS.c.writer == author.writer)
+            is_writer = (WRITERS.c.stream_id == stream.id, WRITERS.c.writer == author.writer)
             with self._home.write() as connection:
-                connection.execute(delete(WRITERS).where(*here))
+                connection.execute(delete(WRITERS).where(*is_writer))
             return
-        self._step(stream, author, position, lambda record: record.close(instance=author.instance))
+        self._change_records(stream, author, position, lambda record: record.close(instance=author.instance))
 
     def note_for(
         self, connection: Connection, stream: StreamInfo, writer: str, times: Mapping[str, int], position: Position
     ) -> dict[str, MarkOutcome]:
-        """Take marks on behalf of a writer, whichever instance of it is the newest, as part of a transaction."""
-        here = (WRITERS.c.stream_id == stream.id, WRITERS.c.writer == writer)
-        instance = connection.execute(select(WRITERS.c.instance).where(*here)).scalar_one()
-        notes = [MarkRequest(stream, Author(writer, instance), key, time, position) for key, time in times.items()]
-        settled = take_marks(connection, self._catalog, notes, self._home.now(connection))
-        return {note.key: outcome_of(one) for note, one in zip(notes, settled, strict=True)}
+        """Note marks for the newest instance of a writer, inside a transaction."""
+        is_writer = (WRITERS.c.stream_id == stream.id, WRITERS.c.writer == writer)
+        instance = connection.execute(select(WRITERS.c.instance).where(*is_writer)).scalar_one()
+        requests = [MarkRequest(stream, Author(writer, instance), key, time, position) for key, time in times.items()]
+        results = store_marks(connection, self._catalog, requests, self._home.now(connection))
+        return {request.key: outcome_of(result) for request, result in zip(requests, results, strict=True)}
 
     def check_newest(self, connection: Connection, stream: StreamInfo, author: Author) -> None:
-        """Refuse an author that is not known, or is not the newest instance of its writer."""
-        wanted = select(WRITERS).where(WRITERS.c.stream_id == stream.id, WRITERS.c.writer == author.writer)
-        row = connection.execute(wanted).one_or_none()
+        """Raise an error unless the author is the newest instance of an open writer."""
+        query = select(WRITERS).where(WRITERS.c.stream_id == stream.id, WRITERS.c.writer == author.writer)
+        row = connection.execute(query).one_or_none()
         if row is None:
             raise unknown_writer(author)
         check_instance(row, author)
@@ -100,16 +100,16 @@ class Registry:
         with self._home.write() as connection:
             now = self._home.now(connection)
             self._catalog.require(connection, stream)
-            old = (WRITERS.c.is_named == 0, WRITERS.c.touched_at < now - _FORGET_ANONYMOUS)
+            is_expired = (WRITERS.c.is_named == 0, WRITERS.c.touched_at < now - _FORGET_ANONYMOUS)
             if writer is None:
-                connection.execute(delete(WRITERS).where(WRITERS.c.stream_id == stream.id, *old))
+                connection.execute(delete(WRITERS).where(WRITERS.c.stream_id == stream.id, *is_expired))
                 author = Author(ANONYMOUS_PREFIX + uuid.uuid4().hex, 1)
                 _insert_writer(connection, stream, author, now, is_named=0)
                 return OpenedWriter(author, 0, {})
             _insert_writer(connection, stream, Author(writer, 0), now, is_named=1)
-            here = (WRITERS.c.stream_id == stream.id, WRITERS.c.writer == writer)
-            taken = update(WRITERS).where(*here).values(instance=WRITERS.c.instance + 1, touched_at=now)
-            row = connection.execute(taken.returning(WRITERS.c.instance, WRITERS.c.next_number)).one()
+            is_writer = (WRITERS.c.stream_id == stream.id, WRITERS.c.writer == writer)
+            next_instance = update(WRITERS).where(*is_writer).values(instance=WRITERS.c.instance + 1, touched_at=now)
+            row = connection.execute(next_instance.returning(WRITERS.c.instance, WRITERS.c.next_number)).one()
             author = Author(writer, row.instance)
             _abort_open_transactions(connection, stream, writer)
             watermarks = {}
@@ -120,13 +120,13 @@ class Registry:
                     record = replace(WriterRecord.open(writer, now=now), instance=author.instance)
                     connection.execute(INSERT_MARK, [new_mark_values(stream.id, key, record)])
                 else:
-                    again = record_of(mark, author.instance - 1).open_again(now=now)
-                    connection.execute(UPDATE_MARK, updated_mark_values(stream.id, key, mark.version, again))
+                    reopened = record_of(mark, author.instance - 1).open_again(now=now)
+                    connection.execute(UPDATE_MARK, updated_mark_values(stream.id, key, mark.version, reopened))
             announce_change(connection, marks_counter(stream.bucket))
         return OpenedWriter(author, row.next_number, watermarks)
 
-    def _step(self, stream: StreamInfo, author: Author, position: Position, step: RecordChange) -> None:
-        """Change the records of a writer in all keys in which it is known."""
+    def _change_records(self, stream: StreamInfo, author: Author, position: Position, change: RecordChange) -> None:
+        """Change the records of a writer for all of its keys."""
 
         def transaction() -> None:
             with self._home.write() as connection:
@@ -137,28 +137,28 @@ class Registry:
                     record = record_of(mark, author.instance)
                     _touch_key(connection, info, mark.time_key, raises_version=True)
                     _store_record(
-                        connection, info, mark.time_key, mark, step(record.moved(position, layout=info.layout))
+                        connection, info, mark.time_key, mark, change(record.moved(position, layout=info.layout))
                     )
                 announce_change(connection, marks_counter(info.bucket))
 
         retry_on_conflict(transaction)
 
 
-def outcome_of(settled: OutcomeOrError) -> MarkOutcome:
-    """Return the outcome of a mark, or raise the error that it ended with."""
-    if isinstance(settled, FloodmarkError):
-        raise settled
-    return settled
+def outcome_of(result: OutcomeOrError) -> MarkOutcome:
+    """Return the outcome of a mark, or raise its error."""
+    if isinstance(result, FloodmarkError):
+        raise result
+    return result
 
 
 def _touch_key(connection: Connection, stream: StreamInfo, key: str, *, raises_version: bool) -> int | None:
-    """Say that a key has changed, and return its watermark; nobody decides on the key before the transaction ends."""
-    here = (KEYS.c.stream_id == stream.id, KEYS.c.time_key == key)
+    """Count a change of a key and return its watermark. This locks the key until the transaction ends."""
+    is_key = (KEYS.c.stream_id == stream.id, KEYS.c.time_key == key)
     values: dict[str, Any] = {"changed": KEYS.c.changed + 1}
     if raises_version:
         values["writers_version"] = KEYS.c.writers_version + 1
     lower: int | None = connection.execute(
-        update(KEYS).where(*here).values(values).returning(KEYS.c.last_lower)
+        update(KEYS).where(*is_key).values(values).returning(KEYS.c.last_lower)
     ).scalar_one()
     return lower
 
@@ -178,26 +178,26 @@ def _insert_writer(connection: Connection, stream: StreamInfo, author: Author, n
 
 
 def _mark_row(connection: Connection, stream: StreamInfo, key: str, writer: str) -> Row[Any] | None:
-    here = (MARKS.c.stream_id == stream.id, MARKS.c.time_key == key, MARKS.c.writer == writer)
-    return connection.execute(select(MARKS).where(*here)).one_or_none()
+    is_mark = (MARKS.c.stream_id == stream.id, MARKS.c.time_key == key, MARKS.c.writer == writer)
+    return connection.execute(select(MARKS).where(*is_mark)).one_or_none()
 
 
 def _marks_of(connection: Connection, stream: StreamInfo, writer: str) -> list[Row[Any]]:
-    # In the order of the keys, in which all lock them.
-    here = (MARKS.c.stream_id == stream.id, MARKS.c.writer == writer, MARKS.c.time_key.in_(stream.settings.keys))
-    return list(connection.execute(select(MARKS).where(*here).order_by(MARKS.c.time_key)))
+    # Lock keys in order to avoid deadlocks.
+    is_mark = (MARKS.c.stream_id == stream.id, MARKS.c.writer == writer, MARKS.c.time_key.in_(stream.settings.keys))
+    return list(connection.execute(select(MARKS).where(*is_mark).order_by(MARKS.c.time_key)))
 
 
 def _abort_open_transactions(connection: Connection, stream: StreamInfo, writer: str) -> None:
-    """Give up the open transactions of an older instance; what it has asked to commit is committed all the same."""
-    here = (TRANSACTIONS.c.stream_id == stream.id, TRANSACTIONS.c.writer == writer, TRANSACTIONS.c.state == "open")
-    connection.execute(update(TRANSACTIONS).where(*here).values(state="aborting", reason=REASON_OPENED_AGAIN))
+    """Abort the open transactions of an earlier instance; its requested commits are still carried out."""
+    is_open = (TRANSACTIONS.c.stream_id == stream.id, TRANSACTIONS.c.writer == writer, TRANSACTIONS.c.state == "open")
+    connection.execute(update(TRANSACTIONS).where(*is_open).values(state="aborting", reason=REASON_OPENED_AGAIN))
 
 
 _KEYS: Final = (
     select(KEYS.c.stream_id, KEYS.c.time_key, KEYS.c.last_lower)
     .where(tuple_(KEYS.c.stream_id, KEYS.c.time_key).in_(bindparam("targets", expanding=True)))
-    # As a controller locks them: so nobody waits in a circle.
+    # The same lock order as a controller, to avoid deadlocks.
     .order_by(KEYS.c.stream_id, KEYS.c.time_key)
     .with_for_update()
 )
@@ -214,87 +214,92 @@ _TOUCH: Final = (
 )
 
 
-def take_marks(
-    connection: Connection, catalog: Catalog, notes: Sequence[MarkRequest], now: int
+def store_marks(
+    connection: Connection, catalog: Catalog, requests: Sequence[MarkRequest], now: int
 ) -> list[OutcomeOrError]:
-    """Take each mark or say why not, in their order, as part of a transaction. None touches what becomes of another.
+    """Store marks in order, inside a transaction, and return the outcome or error of each, independent of the others.
 
-    From here to the end of the transaction nobody else changes what is known of the writers of these streams and keys.
+    The writers' records of these streams and keys stay locked until the transaction ends.
     """
-    results: list[OutcomeOrError | None] = [_invalid_request(note) for note in notes]
-    sound = [note for note, refusal in zip(notes, results, strict=True) if refusal is None]
-    if sound:
-        batch = _MarkBatch(connection, catalog, sound, now)
-        for place, note in enumerate(notes):
-            if results[place] is None:
-                results[place] = batch.take(note)
+    results: list[OutcomeOrError | None] = [_validate_request(request) for request in requests]
+    valid = [request for request, refusal in zip(requests, results, strict=True) if refusal is None]
+    if valid:
+        batch = _MarkBatch(connection, catalog, valid, now)
+        for index, request in enumerate(requests):
+            if results[index] is None:
+                results[index] = batch.apply(request)
         batch.store()
     return [result for result in results if result is not None]
 
 
 class _MarkBatch:
-    """What is known of the writers of a batch of marks, and what the marks make of it."""
+    """The writers' records that a batch of marks changes: loaded, changed, and stored."""
 
-    def __init__(self, connection: Connection, catalog: Catalog, notes: Sequence[MarkRequest], now: int) -> None:
+    def __init__(self, connection: Connection, catalog: Catalog, requests: Sequence[MarkRequest], now: int) -> None:
         self._connection = connection
         self._now = now
-        # The keys are locked before anything else is read: what is read then stays true to the end.
-        targets = sorted({note.target for note in notes})
-        found = connection.execute(_KEYS, {"targets": targets})
-        self._watermarks: dict[StreamKey, int | None] = {(row.stream_id, row.time_key): row.last_lower for row in found}
-        self._streams = catalog.infos(connection, {note.stream.id for note in notes})
-        writers = sorted({(note.stream.id, note.author.writer) for note in notes})
+        # Lock the keys before anything else is read, so that it cannot change before the transaction ends.
+        targets = sorted({request.stream_key for request in requests})
+        keys = connection.execute(_KEYS, {"targets": targets})
+        self._watermarks: dict[StreamKey, int | None] = {(row.stream_id, row.time_key): row.last_lower for row in keys}
+        self._streams = catalog.infos(connection, {request.stream.id for request in requests})
+        writers = sorted({(request.stream.id, request.author.writer) for request in requests})
         self._writers: dict[tuple[int, str], Any] = {
             (row.stream_id, row.writer): row for row in connection.execute(_WRITERS, {"writers": writers})
         }
-        records = sorted({note.place for note in notes})
+        records = sorted({request.record_key for request in requests})
         self._marks: dict[RecordKey, Row[Any]] = {
             (row.stream_id, row.time_key, row.writer): row for row in connection.execute(_MARKS, {"records": records})
         }
         self._records: dict[RecordKey, WriterRecord] = {}
         self._touched: dict[StreamKey, list[int]] = {}
 
-    def take(self, note: MarkRequest) -> OutcomeOrError:
+    def apply(self, request: MarkRequest) -> OutcomeOrError:
         try:
-            return self._take(note)
+            return self._apply(request)
         except FloodmarkError as refusal:
             return refusal
 
-    def _take(self, note: MarkRequest) -> MarkOutcome:
-        info, author = self._streams.get(note.stream.id), note.author
+    def _apply(self, request: MarkRequest) -> MarkOutcome:
+        info, author = self._streams.get(request.stream.id), request.author
         if info is None:
-            raise stream_deleted(self._connection, note.stream)
-        info.settings.key(note.key)
+            raise stream_deleted(self._connection, request.stream)
+        info.settings.key(request.key)
         writer = self._writers.get((info.id, author.writer))
         if writer is None:
             raise unknown_writer(author)
         check_instance(writer, author)
-        if note.target not in self._watermarks:
-            # The key was added since the keys were locked.
+        if request.stream_key not in self._watermarks:
+            # The key was added after the keys were locked.
             raise LostRace
-        record = self._record(note)
-        watermark = self._watermarks[note.target]
+        record = self._record(request)
+        watermark = self._watermarks[request.stream_key]
         noted = record.note(
-            note.time, note.position, layout=info.layout, now=self._now, watermark=watermark, instance=author.instance
+            request.time,
+            request.position,
+            layout=info.layout,
+            now=self._now,
+            watermark=watermark,
+            instance=author.instance,
         )
         if noted.outcome is MarkOutcome.ACCEPTED:
-            self._records[note.place] = noted.record
-            touched = self._touched.setdefault(note.target, [0, 0])
+            self._records[request.record_key] = noted.record
+            touched = self._touched.setdefault(request.stream_key, [0, 0])
             touched[0] += 1
             touched[1] += record.time is None or record.state is not WriterState.ALIVE
         return noted.outcome
 
-    def _record(self, note: MarkRequest) -> WriterRecord:
-        record = self._records.get(note.place)
+    def _record(self, request: MarkRequest) -> WriterRecord:
+        record = self._records.get(request.record_key)
         if record is not None:
             return record
-        mark, author = self._marks.get(note.place), note.author
+        mark, author = self._marks.get(request.record_key), request.author
         if mark is None:
             return replace(WriterRecord.open(author.writer, now=self._now), instance=author.instance)
         return record_of(mark, author.instance)
 
     def store(self) -> None:
-        """Store what was taken."""
+        """Store the changed records."""
         if not self._records:
             return
         inserts, updates = [], []
@@ -321,31 +326,31 @@ class _MarkBatch:
 def unknown_writer(author: Author) -> UnknownWriter:
     """Return the error for a writer that was never opened."""
     return UnknownWriter(
-        f"The writer {author.writer!r} is not known.",
-        rule="A writer is opened before it is heard.",
+        f"There is no writer {author.writer!r}.",
+        rule="A writer must be opened before it notes time.",
         remedy="Open it with writer().",
         writer=author.writer,
     )
 
 
-def _invalid_request(note: MarkRequest) -> FloodmarkError | None:
-    """Return why a mark cannot even be looked up; in one statement with others it would take them along."""
+def _validate_request(request: MarkRequest) -> FloodmarkError | None:
+    """Return the error of a malformed request, which would make the statement for the whole batch fail."""
     try:
-        check_id("writer", note.author.writer)
-        check_id("key", note.key)
-        check_int64(note.author.instance, "instance")
+        check_id("writer", request.author.writer)
+        check_id("key", request.key)
+        check_int64(request.author.instance, "instance")
     except FloodmarkError as refusal:
         return refusal
     return None
 
 
 def check_instance(row: Row[Any], author: Author) -> None:
-    """Refuse an author that is not the newest instance of its writer."""
+    """Raise `WriterSuperseded` unless the author is the newest instance of its writer."""
     if row.instance != author.instance:
         raise WriterSuperseded(
             f"Instance {author.instance} of the writer {author.writer!r} was superseded by instance {row.instance}.",
-            rule="A writer id is used by one writer at a time, the one opened last.",
-            remedy="Stop this one; to go on here, open the writer again.",
+            rule="A writer id belongs to the writer that opened it last.",
+            remedy="Stop this writer, or open it again with writer() to supersede the other one.",
             writer=author.writer,
             instance=author.instance,
             newest=row.instance,

@@ -1,4 +1,4 @@
-"""The tables of streams. How they came to be is in the migrations of the home; a test compares the two."""
+"""The current tables of streams. The migrations of the home create them; a test compares the two."""
 
 from typing import Final
 
@@ -8,7 +8,7 @@ from floodmark.control.tables import METADATA
 
 
 def _stream_id() -> "Column[int]":
-    # No foreign key: a stream that is deleted takes its rows along, and writes are checked against what they update.
+    # No foreign key: deleting a stream deletes its rows, and each write checks the row it updates.
     return Column("stream_id", BigInteger, primary_key=True, autoincrement=False)
 
 
@@ -25,7 +25,7 @@ STREAMS: Final = Table(
     Column("created_at", BigInteger, nullable=False),
     Column("log", Text),
 )
-"""`version` counts the changes of settings, layout and state; `log` says where the events are, if not in the home."""
+"""`version` counts changes of settings, layout and state; `log` is the Kafka topic, NULL for events in the home."""
 
 SEGMENTS: Final = Table(
     "stream_segment",
@@ -35,7 +35,7 @@ SEGMENTS: Final = Table(
     Column("end_offset", BigInteger, nullable=False),
     Column("sealed", BigInteger, nullable=False),
 )
-"""`sealed` is 0, or 1 once `end_offset` is where the segment ends for good, or 2 while that is being found out."""
+"""`sealed` is 0 for open; 1 for sealed, with a final `end_offset`; 2 for being sealed, with the end not known yet."""
 
 SEALINGS: Final = Table(
     "stream_sealing",
@@ -45,9 +45,9 @@ SEALINGS: Final = Table(
     Column("layout", Text, nullable=False),
     Column("seals", BigInteger, nullable=False),
 )
-"""Streams in Kafka whose segments are being sealed: what the layout is to be, and whether it is the end of them.
+"""Seals in progress of streams in Kafka: the new layout, and whether the whole stream is sealed.
 
-Whoever goes on with it takes the next `attempt`.
+A process that takes a seal over increments `attempt`.
 """
 
 SENT: Final = Table(
@@ -60,9 +60,10 @@ SENT: Final = Table(
     Column("found", LargeBinary, nullable=False),
     Column("looked_by", Text, nullable=False),
 )
-"""Of each writer to Kafka: where its unsettled events would lie, behind `position`, and which were `found` there.
+"""For each writer to Kafka: its uncommitted events lie after `position`; those already in Kafka are in `found`.
 
-`found` has a bit for each event from `first_number` on. `looked_by` is who knows what came since.
+`found` has a bit for each event from `first_number` on. `looked_by` is the process that scanned Kafka last and knows
+of everything sent since.
 """
 
 BATCHES: Final = Table(
@@ -76,7 +77,7 @@ BATCHES: Final = Table(
     Column("first_number", BigInteger, nullable=False),
     Column("body", LargeBinary, nullable=False),
 )
-"""Events, as Arrow record batches; `first_number` is the writer's own number of the first one."""
+"""Events, as Arrow record batches; `first_number` is the writer's number of the first event."""
 
 WRITERS: Final = Table(
     "stream_writer",
@@ -88,7 +89,7 @@ WRITERS: Final = Table(
     Column("is_named", BigInteger, nullable=False),
     Column("touched_at", BigInteger, nullable=False),
 )
-"""Every writer there ever was under an id: its newest instance, and how many events it has written."""
+"""All writers: the newest instance of each, and how many events it has written."""
 
 KEYS: Final = Table(
     "stream_key",
@@ -101,7 +102,7 @@ KEYS: Final = Table(
     Column("last_lower", BigInteger),
     Column("changed", BigInteger, nullable=False),
 )
-"""What the watermark of a stream and key stands on; `changed` counts what its writers have said."""
+"""The state of the watermark of each stream and key; `changed` counts the reports of its writers."""
 Index("stream_key_bucket", KEYS.c.bucket)
 
 MARKS: Final = Table(
@@ -153,9 +154,9 @@ TRANSACTIONS: Final = Table(
     Column("outcome", Text),
     Column("marks", Text),
 )
-"""`request` is the place of a commit among those of its writer; `outcome` what became of its mark, once it has one.
+"""`request` is the sequence number of a commit among those of its writer; `outcome` is the outcome of its mark.
 
-`marks` are those of a commit that says more than one time, or where earlier events end; see `Told`.
+`marks` holds the `CommitMarks` of a commit with several times or with the position of earlier events.
 """
 Index("stream_transaction_writer", TRANSACTIONS.c.stream_id, TRANSACTIONS.c.writer, TRANSACTIONS.c.request)
 
@@ -169,7 +170,7 @@ TRANSACTION_BATCHES: Final = Table(
     Column("points", LargeBinary, nullable=False),
     Column("body", LargeBinary, nullable=False),
 )
-"""Events of transactions that are not committed yet; `points` are where their keys lie."""
+"""Staged events of uncommitted transactions; `points` are the positions of their keys in the key space."""
 
 GROUPS: Final = Table(
     "reader_group",
@@ -180,7 +181,7 @@ GROUPS: Final = Table(
     Column("state", Text, nullable=False),
     Column("created_at", BigInteger, nullable=False),
 )
-"""`version` counts the changes of the state."""
+"""`version` counts changes of the state."""
 
 ALL_TABLES: Final = (
     STREAMS,
@@ -195,4 +196,4 @@ ALL_TABLES: Final = (
     TRANSACTIONS,
     TRANSACTION_BATCHES,
 )
-"""Those with rows of a stream, which go with it."""
+"""The tables with rows of a stream, which are deleted with it."""

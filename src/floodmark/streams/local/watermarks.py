@@ -1,4 +1,4 @@
-"""One round over the watermarks of some streams and keys: read the records, decide, and store the decisions."""
+"""One update of the watermarks of some streams and keys: read the records, decide, store the decisions."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -22,12 +22,10 @@ from floodmark.streams.local.tables import ENTRIES, KEYS, MARKS, STREAMS
 from floodmark.streams.marks.log import MarkEntry
 from floodmark.streams.marks.watermark import Decision, Emit, decide_watermark
 from floodmark.streams.marks.writer_record import WriterRecord
+from floodmark.streams.ports import StreamKey
 
-StreamKey = tuple[int, str]
-"""A stream, by its id, and a key."""
-
-_AT_ONCE: Final = 200
-"""How many are decided together: more would keep others from writing for too long."""
+_BATCH_SIZE: Final = 200
+"""Decisions in one transaction; more would block other writers for too long."""
 
 _DELETE_MARK: Final = delete(MARKS).where(
     MARKS.c.stream_id == bindparam("s"),
@@ -48,7 +46,7 @@ _UPDATE_KEY: Final = (
 
 @dataclass(frozen=True, slots=True)
 class WatermarkInputs:
-    """All that a decision on one stream and key is made on, as it was read."""
+    """The inputs of a decision on one stream and key, as read from the store."""
 
     stream: StreamInfo
     key: str
@@ -60,7 +58,7 @@ class WatermarkInputs:
     changed: int
 
     def decide(self, now: int) -> Decision:
-        """Return what to do."""
+        """Return the decision on the watermark."""
         return decide_watermark(
             self.records,
             self.last,
@@ -73,7 +71,7 @@ class WatermarkInputs:
 
 @dataclass(frozen=True, slots=True)
 class WatermarkUpdate:
-    """What came of a look: whether what was decided holds, when to look again, and what had been heard by then."""
+    """The result of an update: whether the decision was stored, when to check again, and the change count it saw."""
 
     target: StreamKey
     decision: Decision
@@ -83,39 +81,38 @@ class WatermarkUpdate:
 
 
 def entries_counter(bucket: int) -> str:
-    """Return what changes when an entry is appended to a marks log in this bucket: see `Home.changes`."""
+    """Return the counter that rises when a marks log in this bucket grows; see `Home.changes`."""
     return f"entries/{bucket}"
 
 
 def update_watermarks(
     home: Home, catalog: Catalog, targets: Iterable[StreamKey], leases: Mapping[int, Lease]
 ) -> list[WatermarkUpdate]:
-    """Look at each target once. Only what is in a bucket that is leased is touched; the rest is left out."""
-    wanted = sorted(targets)
+    """Update the watermark of each target whose bucket is leased; skip the others."""
+    ordered = sorted(targets)
     results: list[WatermarkUpdate] = []
-    for start in range(0, len(wanted), _AT_ONCE):
-        known = read_inputs(home, catalog, wanted[start : start + _AT_ONCE])
+    for start in range(0, len(ordered), _BATCH_SIZE):
+        all_inputs = read_inputs(home, catalog, ordered[start : start + _BATCH_SIZE])
         now = home.now()
-        decided = [(one, one.decide(now)) for one in known if one.stream.bucket in leases]
+        decided = [(inputs, inputs.decide(now)) for inputs in all_inputs if inputs.stream.bucket in leases]
         stored = store_decisions(home, decided, leases)
-        for (one, decision), is_stored in zip(decided, stored, strict=True):
-            target = (one.stream.id, one.key)
+        for (inputs, decision), is_stored in zip(decided, stored, strict=True):
+            target = (inputs.stream.id, inputs.key)
             look_at: int | None
             if isinstance(decision, Emit):
-                # The next one may be due; until it is, or if this one came too late, look again.
-                look_at = now + one.stream.settings.rate_floor if is_stored else now
+                # The next watermark may be due after the rate floor; after a lost race, retry at once.
+                look_at = now + inputs.stream.settings.rate_floor if is_stored else now
             else:
                 look_at = decision.until if is_stored else now
-            results.append(WatermarkUpdate(target, decision, is_stored, look_at, one.changed))
+            results.append(WatermarkUpdate(target, decision, is_stored, look_at, inputs.changed))
     return results
 
 
 def read_inputs(home: Home, catalog: Catalog, targets: list[StreamKey]) -> list[WatermarkInputs]:
-    """Return what is known of each target, as of one moment. Those that are gone are left out."""
+    """Read the inputs of each target in one snapshot. Deleted targets are left out."""
     ids = sorted({stream for stream, _ in targets})
     with home.read() as connection:
-        # Should the store not give one moment: the versions come first, and the layouts last. What comes in between
-        # then makes the decision fail, or is seen early, which does no harm.
+        # Versions first, layouts last: even without a snapshot, a change in between only makes the decision fail.
         keys = connection.execute(select(KEYS).where(KEYS.c.stream_id.in_(ids))).all()
         marks = connection.execute(select(MARKS).where(MARKS.c.stream_id.in_(ids))).all()
         ends = [(row.stream_id, row.time_key, row.last_seq) for row in keys if row.last_seq]
@@ -127,7 +124,7 @@ def read_inputs(home: Home, catalog: Catalog, targets: list[StreamKey]) -> list[
     by_target: dict[StreamKey, list[Any]] = {}
     for row in marks:
         by_target.setdefault((row.stream_id, row.time_key), []).append(row)
-    wanted = set(targets)
+    requested = set(targets)
     return [
         WatermarkInputs(
             stream=infos[row.stream_id],
@@ -140,70 +137,70 @@ def read_inputs(home: Home, catalog: Catalog, targets: list[StreamKey]) -> list[
             changed=row.changed,
         )
         for row in sorted(keys, key=lambda row: (row.stream_id, row.time_key))
-        if (row.stream_id, row.time_key) in wanted and row.stream_id in infos
+        if (row.stream_id, row.time_key) in requested and row.stream_id in infos
     ]
 
 
 def store_decisions(
     home: Home, decided: list[tuple[WatermarkInputs, Decision]], leases: Mapping[int, Lease]
 ) -> list[bool]:
-    """Store decisions in one transaction, each if what it was made on still stands; return which do.
+    """Store each decision whose inputs have not changed, in one transaction; return which were stored.
 
     The lease of each bucket is checked in the same transaction. If one is lost, nothing is stored.
     """
-    done = [False] * len(decided)
+    is_stored = [False] * len(decided)
     to_store = []
-    for place, (known, decision) in enumerate(decided):
+    for index, (inputs, decision) in enumerate(decided):
         if isinstance(decision, Emit) or any(True for _ in decision.changes.updates()):
-            to_store.append((place, known, decision))
+            to_store.append((index, inputs, decision))
         else:
-            done[place] = True
+            is_stored[index] = True
     if not to_store:
-        return done
+        return is_stored
     with home.write() as connection:
-        for bucket in sorted({known.stream.bucket for _, known, _ in to_store}):
+        for bucket in sorted({inputs.stream.bucket for _, inputs, _ in to_store}):
             Leases.check(connection, leases[bucket])
-        now_there = _lock_keys(connection, [(known.stream.id, known.key) for _, known, _ in to_store])
+        current = _lock_keys(connection, [(inputs.stream.id, inputs.key) for _, inputs, _ in to_store])
         entries, keys = [], []
-        for place, known, decision in to_store:
-            target = (known.stream.id, known.key)
-            if now_there.get(target) != (decision.after, decision.writers_version) or decision.after != known.last_seq:
+        for index, inputs, decision in to_store:
+            target = (inputs.stream.id, inputs.key)
+            if current.get(target) != (decision.after, decision.writers_version) or decision.after != inputs.last_seq:
                 continue
-            changes = _change_records(connection, known, decision)
-            entry = decision.entry if isinstance(decision, Emit) else known.last
+            changes = _change_records(connection, inputs, decision)
+            entry = decision.entry if isinstance(decision, Emit) else inputs.last
             if isinstance(decision, Emit):
-                entries.append(entry_values(known.stream.id, known.key, decision.entry))
-                announce_change(connection, entries_counter(known.stream.bucket))
+                entries.append(entry_values(inputs.stream.id, inputs.key, decision.entry))
+                announce_change(connection, entries_counter(inputs.stream.bucket))
             lower = None if entry is None else entry.lower
             seq = 0 if entry is None else entry.seq
             keys.append({"s": target[0], "k": target[1], "seq": seq, "lower": lower, "raised": int(changes)})
-            done[place] = True
+            is_stored[index] = True
         if entries:
             connection.execute(INSERT_ENTRY, entries)
         if keys:
             connection.execute(_UPDATE_KEY, keys)
-        _drop_old_entries(connection, [(known, decision) for place, known, decision in to_store if done[place]])
-    return done
+        _drop_old_entries(connection, [(inputs, decision) for index, inputs, decision in to_store if is_stored[index]])
+    return is_stored
 
 
 def _lock_keys(connection: Connection, targets: list[StreamKey]) -> dict[StreamKey, tuple[int, int]]:
-    wanted = select(KEYS).where(tuple_(KEYS.c.stream_id, KEYS.c.time_key).in_(targets))
-    rows = connection.execute(wanted.order_by(KEYS.c.stream_id, KEYS.c.time_key).with_for_update())
+    query = select(KEYS).where(tuple_(KEYS.c.stream_id, KEYS.c.time_key).in_(targets))
+    rows = connection.execute(query.order_by(KEYS.c.stream_id, KEYS.c.time_key).with_for_update())
     return {(row.stream_id, row.time_key): (row.last_seq, row.writers_version) for row in rows}
 
 
-def _change_records(connection: Connection, known: WatermarkInputs, decision: Decision) -> bool:
-    """Change the records that are still those that were looked at; return whether any were to be changed."""
+def _change_records(connection: Connection, inputs: WatermarkInputs, decision: Decision) -> bool:
+    """Change the records that have not changed since they were read; return whether the decision changes any."""
     is_changed = False
     updates, deletes = [], []
     for before, after in decision.changes.updates():
         is_changed = True
-        version = known.versions[before.writer]
+        version = inputs.versions[before.writer]
         if after is None:
-            deletes.append({"s": known.stream.id, "k": known.key, "w": before.writer, "v": version})
+            deletes.append({"s": inputs.stream.id, "k": inputs.key, "w": before.writer, "v": version})
         else:
-            updates.append(updated_mark_values(known.stream.id, known.key, version, after))
-    # One statement for many would not say how many rows it met, but here nobody asks.
+            updates.append(updated_mark_values(inputs.stream.id, inputs.key, version, after))
+    # The row counts are not needed: a record that has changed meanwhile is decided on again.
     if updates:
         connection.execute(UPDATE_MARK, updates)
     if deletes:
@@ -212,13 +209,13 @@ def _change_records(connection: Connection, known: WatermarkInputs, decision: De
 
 
 def _drop_old_entries(connection: Connection, decided: list[tuple[WatermarkInputs, Decision]]) -> None:
-    """Drop entries that are older than the stream keeps them; the newest stays whatever its age."""
-    for known, decision in decided:
-        retention = known.stream.settings.marks_retention
+    """Delete entries older than the stream's retention, except the newest."""
+    for inputs, decision in decided:
+        retention = inputs.stream.settings.marks_retention
         if retention is None or not isinstance(decision, Emit):
             continue
-        here = (ENTRIES.c.stream_id == known.stream.id, ENTRIES.c.time_key == known.key)
-        young = select(ENTRIES.c.seq).where(*here, ENTRIES.c.at >= decision.entry.at - retention)
-        first = connection.execute(young.order_by(ENTRIES.c.seq).limit(1)).scalar_one_or_none()
+        is_log = (ENTRIES.c.stream_id == inputs.stream.id, ENTRIES.c.time_key == inputs.key)
+        retained = select(ENTRIES.c.seq).where(*is_log, ENTRIES.c.at >= decision.entry.at - retention)
+        first = connection.execute(retained.order_by(ENTRIES.c.seq).limit(1)).scalar_one_or_none()
         if first is not None:
-            connection.execute(delete(ENTRIES).where(*here, ENTRIES.c.seq < first))
+            connection.execute(delete(ENTRIES).where(*is_log, ENTRIES.c.seq < first))

@@ -1,4 +1,4 @@
-"""The marks log: its entries, and lookups of the cut of a time and the time of a cut, each in O(log n)."""
+"""The marks log: its entries, and lookups from time to cut and from cut to time, each in O(log n)."""
 
 import enum
 from bisect import bisect_left, bisect_right
@@ -11,26 +11,33 @@ from floodmark._util.ints import check_int64
 from floodmark.errors import InvalidValue
 from floodmark.progress import Snapshot
 from floodmark.streams.layout.layout import Layout
-from floodmark.streams.layout.positions import Position, Standing, check_cut, compare, load_position, save_position
+from floodmark.streams.layout.positions import (
+    Position,
+    Standing,
+    check_cut,
+    compare_to_cut,
+    load_position,
+    save_position,
+)
 
 
 class EntryKind(enum.Enum):
-    """What an entry says."""
+    """The kind of an entry of the marks log."""
 
     WATERMARK = "watermark"
-    """Time has come to `lower`: past the cut, no writer that counted has an event below it."""
+    """Event time has reached `lower`: after the cut, no writer listed in the entry has an event below it."""
     IDLE = "idle"
-    """All writers are idle. The watermark stands, and nobody need wait for this stream."""
+    """All writers are idle. The watermark does not change, and readers need not wait for this stream."""
     UNKNOWN = "unknown"
-    """All writers have closed or timed out. The watermark stands, but nobody vouches for what comes."""
+    """All writers have closed or timed out. The watermark does not change, but later events may be below it."""
 
 
 @dataclass(frozen=True, slots=True)
 class MarkEntry:
-    """One entry. `lower` and `upper` are the least and the greatest time of the marks behind it.
+    """One entry of the marks log. `lower` and `upper` are the least and greatest time of the marks it is based on.
 
-    `lower` rises strictly from watermark to watermark; `upper` and the cut never go back. Entries that are no
-    watermark repeat the `lower` that stands (None if there never was one).
+    `lower` increases strictly from watermark to watermark; `upper` and the cut never go back. Entries of other kinds
+    repeat the current `lower` (None if there is no watermark yet).
 
     >>> entry = MarkEntry(1, EntryKind.WATERMARK, lower=100, upper=102, writers=("w1", "w2"), cut={0: 20}, at=5)
     >>> print(entry)
@@ -42,22 +49,22 @@ class MarkEntry:
     lower: int | None
     upper: int | None
     writers: tuple[str, ...]
-    """Who counted: the watermark is a promise of theirs."""
+    """The writers whose marks the watermark is based on."""
     cut: Position
     at: int
-    """When it was written, by the clock of the store."""
+    """When the entry was written, by the clock of the store."""
 
     def __post_init__(self) -> None:
-        """Refuse an entry whose times are upside down, or a watermark without any."""
+        """Refuse a watermark without times, and `upper` below `lower`."""
         if self.lower is None or self.upper is None:
-            is_wrong = self.kind is EntryKind.WATERMARK or self.lower is not None
+            is_invalid = self.kind is EntryKind.WATERMARK or self.lower is not None
         else:
-            is_wrong = self.upper < self.lower
-        if is_wrong:
+            is_invalid = self.upper < self.lower
+        if is_invalid:
             raise InvalidValue(
                 f"An entry of kind {self.kind.value!r} has lower {self.lower} and upper {self.upper}.",
                 rule="A watermark has both, and upper is not below lower.",
-                remedy="Take entries from decide().",
+                remedy="Append only entries that decide_watermark() returned.",
                 lower=self.lower,
                 upper=self.upper,
             )
@@ -82,7 +89,7 @@ class MarkEntry:
 
     @classmethod
     def load(cls, saved: Mapping[str, Any]) -> "MarkEntry":
-        """Return the entry that was saved."""
+        """Return the entry that `save` saved."""
         with open_snapshot(saved, "mark-entry") as state:
             return cls(
                 seq=state["seq"],
@@ -95,66 +102,66 @@ class MarkEntry:
             )
 
     def __str__(self) -> str:
-        """Return the entry in one line."""
+        """Return the entry as one line of text."""
         times = "" if self.lower is None else f" {self.lower} to {self.upper}"
-        who = f", from {', '.join(self.writers)}" if self.writers else ""
-        return f"{self.seq}: {self.kind.value}{times} at {dict(self.cut)}{who}"
+        writers = f", from {', '.join(self.writers)}" if self.writers else ""
+        return f"{self.seq}: {self.kind.value}{times} at {dict(self.cut)}{writers}"
 
 
-class Whereabouts(enum.Enum):
-    """Where in the log an answer was found."""
+class LookupStatus(enum.Enum):
+    """Whether the marks log covers the time or cut that was looked up."""
 
     INSIDE = "inside"
-    """The answer is final."""
+    """The result is final."""
     BEFORE_FIRST = "before the first entry"
-    """The place is the head of the stream."""
+    """The result is the head of the stream."""
     AFTER_LAST = "after the last entry"
-    """The log has not come there yet: later entries may give another answer. Wait, or take what there is."""
+    """The log has not reached it yet: a later lookup may give another result. Wait, or use this one for now."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """The answer of the marks log. `entry` is None at the head, and where the log is too short to name one."""
+class MarksLookup:
+    """The result of a lookup in the marks log. `entry` is None before the first entry, and if none qualifies yet."""
 
-    where: Whereabouts
+    where: LookupStatus
     entry: MarkEntry | None = None
 
     @property
     def cut(self) -> Position | None:
-        """The cut of the entry, if there is one."""
+        """The cut of the entry, or None without an entry."""
         return None if self.entry is None else self.entry.cut
 
 
 class MarksIndex(Protocol):
-    """What a marks log must be able to find quickly. Only watermarks are found by time."""
+    """Fast lookups in a marks log. Lookups by time consider only entries of kind WATERMARK."""
 
     def newest(self) -> MarkEntry | None:
         """Return the last watermark."""
 
     def newest_with_lower_at_most(self, time: int) -> MarkEntry | None:
-        """Return the last watermark whose `lower` is not above `time`."""
+        """Return the last watermark with `lower` <= `time`."""
 
     def oldest_with_lower_at_least(self, time: int) -> MarkEntry | None:
-        """Return the first watermark whose `lower` is not below `time`."""
+        """Return the first watermark with `lower` >= `time`."""
 
     def newest_with_upper_at_most(self, time: int) -> MarkEntry | None:
-        """Return the last watermark whose `upper` is not above `time`."""
+        """Return the last watermark with `upper` <= `time`."""
 
     def numbers(self) -> range:
-        """Return the numbers (`seq`) of all entries that are kept, of every kind."""
+        """Return the numbers (`seq`) of all entries that are retained, of every kind."""
 
     def entry(self, number: int) -> MarkEntry:
-        """Return the entry of that number."""
+        """Return the entry with that number."""
 
 
 class MarksLog:
-    """A marks log in memory.
+    """A marks log in memory, for tests and examples.
 
     >>> log = MarksLog()
     >>> for seq, lower in enumerate((100, 200, 300), start=1):
     ...     log.append(MarkEntry(seq, EntryKind.WATERMARK, lower, lower + 50, ("w",), {0: lower}, at=seq))
-    >>> found = cut_at(log, 250)
-    >>> found.where.value, found.cut
+    >>> lookup = cut_at(log, 250)
+    >>> lookup.where.value, lookup.cut
     ('inside', {0: 200})
     """
 
@@ -169,15 +176,15 @@ class MarksLog:
             self.append(entry)
 
     def append(self, entry: MarkEntry) -> None:
-        """Add an entry; its number follows the last one, and a watermark rises."""
+        """Append an entry. Its number must follow the last one, and the `lower` of watermarks must increase."""
         follows = not self._all or entry.seq == self._all[-1].seq + 1
         is_watermark = entry.kind is EntryKind.WATERMARK and entry.lower is not None and entry.upper is not None
-        rises = not is_watermark or not self._lowers or entry.lower > self._lowers[-1]  # type: ignore[operator]
-        if not follows or not rises:
+        increases = not is_watermark or not self._lowers or entry.lower > self._lowers[-1]  # type: ignore[operator]
+        if not follows or not increases:
             raise InvalidValue(
                 f"The entry {entry} does not follow {self._all[-1]}.",
-                rule="Entries are numbered without gaps, and the lower time of watermarks rises strictly.",
-                remedy="Read the log again and decide anew.",
+                rule="Entries are numbered without gaps, and the lower time of watermarks increases strictly.",
+                remedy="Read the log again and repeat decide_watermark().",
                 seq=entry.seq,
             )
         self._all.append(entry)
@@ -191,66 +198,66 @@ class MarksLog:
         return self._watermarks[-1] if self._watermarks else None
 
     def newest_with_lower_at_most(self, time: int) -> MarkEntry | None:
-        """Return the last watermark whose `lower` is not above `time`."""
-        return self._at(bisect_right(self._lowers, time) - 1)
+        """Return the last watermark with `lower` <= `time`."""
+        return self._watermark_at(bisect_right(self._lowers, time) - 1)
 
     def oldest_with_lower_at_least(self, time: int) -> MarkEntry | None:
-        """Return the first watermark whose `lower` is not below `time`."""
-        return self._at(bisect_left(self._lowers, time))
+        """Return the first watermark with `lower` >= `time`."""
+        return self._watermark_at(bisect_left(self._lowers, time))
 
     def newest_with_upper_at_most(self, time: int) -> MarkEntry | None:
-        """Return the last watermark whose `upper` is not above `time`."""
-        return self._at(bisect_right(self._uppers, time) - 1)
+        """Return the last watermark with `upper` <= `time`."""
+        return self._watermark_at(bisect_right(self._uppers, time) - 1)
 
     def numbers(self) -> range:
         """Return the numbers of all entries."""
         return range(self._all[0].seq, self._all[-1].seq + 1) if self._all else range(0)
 
     def entry(self, number: int) -> MarkEntry:
-        """Return the entry of that number."""
+        """Return the entry with that number."""
         return self._all[number - self._all[0].seq]
 
     @property
     def last(self) -> MarkEntry | None:
-        """The last entry of any kind: what the next decision is made on."""
+        """The last entry of any kind."""
         return self._all[-1] if self._all else None
 
-    def _at(self, place: int) -> MarkEntry | None:
-        return self._watermarks[place] if 0 <= place < len(self._watermarks) else None
+    def _watermark_at(self, position: int) -> MarkEntry | None:
+        return self._watermarks[position] if 0 <= position < len(self._watermarks) else None
 
 
-def cut_at(index: MarksIndex, time: int) -> Found:
-    """Return the place of a time: the newest watermark whose `lower` is not above it."""
-    found, newest = index.newest_with_lower_at_most(check_int64(time, "time")), index.newest()
-    if found is None or newest is None or newest.lower is None:
-        return Found(Whereabouts.BEFORE_FIRST)
-    return Found(Whereabouts.AFTER_LAST if time > newest.lower else Whereabouts.INSIDE, found)
+def cut_at(index: MarksIndex, time: int) -> MarksLookup:
+    """Return the newest watermark with `lower` <= `time`."""
+    entry, newest = index.newest_with_lower_at_most(check_int64(time, "time")), index.newest()
+    if entry is None or newest is None or newest.lower is None:
+        return MarksLookup(LookupStatus.BEFORE_FIRST)
+    return MarksLookup(LookupStatus.AFTER_LAST if time > newest.lower else LookupStatus.INSIDE, entry)
 
 
-def starting_at(index: MarksIndex, time: int) -> Found:
-    """Return where to begin reading so as to miss no row from `time` on: the newest watermark wholly before it.
+def starting_at(index: MarksIndex, time: int) -> MarksLookup:
+    """Return where to start reading to miss no row from `time` on: at the newest watermark with `upper` <= `time`.
 
-    Rows before `time` are read too, and filtered by their time.
+    A reader that starts there also reads rows before `time`, and filters them by their time.
     """
-    found, newest = index.newest_with_upper_at_most(check_int64(time, "time")), index.newest()
-    if found is None or newest is None or newest.upper is None:
-        return Found(Whereabouts.BEFORE_FIRST)
-    return Found(Whereabouts.AFTER_LAST if time > newest.upper else Whereabouts.INSIDE, found)
+    entry, newest = index.newest_with_upper_at_most(check_int64(time, "time")), index.newest()
+    if entry is None or newest is None or newest.upper is None:
+        return MarksLookup(LookupStatus.BEFORE_FIRST)
+    return MarksLookup(LookupStatus.AFTER_LAST if time > newest.upper else LookupStatus.INSIDE, entry)
 
 
-def ending_at(index: MarksIndex, time: int) -> Found:
-    """Return where to end reading so as to have all rows below `time`: the first watermark that has come to it.
+def ending_at(index: MarksIndex, time: int) -> MarksLookup:
+    """Return where to stop reading so that all rows below `time` were read: the first watermark with `lower` >= `time`.
 
     >>> log = MarksLog([MarkEntry(1, EntryKind.WATERMARK, 100, 150, ("w",), {0: 7}, at=0)])
     >>> ending_at(log, 90).cut, ending_at(log, 101).where.value
     ({0: 7}, 'after the last entry')
     """
-    found = index.oldest_with_lower_at_least(check_int64(time, "time"))
-    return Found(Whereabouts.AFTER_LAST) if found is None else Found(Whereabouts.INSIDE, found)
+    entry = index.oldest_with_lower_at_least(check_int64(time, "time"))
+    return MarksLookup(LookupStatus.AFTER_LAST) if entry is None else MarksLookup(LookupStatus.INSIDE, entry)
 
 
-def time_at(index: MarksIndex, cut: Position, layout: Layout) -> Found:
-    """Return the newest entry, of any kind, that a cut has passed: how far time has come there.
+def time_at(index: MarksIndex, cut: Position, layout: Layout) -> MarksLookup:
+    """Return the newest entry, of any kind, that a cut has passed: the event time reached at the cut.
 
     >>> log = MarksLog([MarkEntry(1, EntryKind.WATERMARK, 100, 150, ("w",), {0: 7}, at=0)])
     >>> time_at(log, {0: 6}, Layout.create(1)).where.value
@@ -258,17 +265,17 @@ def time_at(index: MarksIndex, cut: Position, layout: Layout) -> Found:
     >>> time_at(log, {0: 7}, Layout.create(1)).entry.lower
     100
     """
-    place = check_cut(layout, cut)
+    position = check_cut(layout, cut)
     numbers = index.numbers()
-    passed = count_while(numbers, lambda n: compare(layout, place, index.entry(n).cut) is Standing.PASSED)
+    passed = count_while(numbers, lambda n: compare_to_cut(layout, position, index.entry(n).cut) is Standing.PASSED)
     if not passed:
-        return Found(Whereabouts.BEFORE_FIRST)
-    where = Whereabouts.AFTER_LAST if passed == len(numbers) else Whereabouts.INSIDE
-    return Found(where, index.entry(numbers[passed - 1]))
+        return MarksLookup(LookupStatus.BEFORE_FIRST)
+    where = LookupStatus.AFTER_LAST if passed == len(numbers) else LookupStatus.INSIDE
+    return MarksLookup(where, index.entry(numbers[passed - 1]))
 
 
 def count_while(numbers: range, holds: Callable[[int], bool]) -> int:
-    """Return how many of `numbers` come before the first for which a condition fails; it fails for all after it.
+    """Return how many leading `numbers` satisfy a condition. Once it fails, it must fail for all later numbers.
 
     >>> count_while(range(10, 20), lambda number: number < 13)
     3

@@ -1,4 +1,4 @@
-"""What is known of a writer on one stream and key: its last mark, when it was taken, and the writer's state."""
+"""The record of a writer on one stream and key: its last mark, when it was accepted, and the writer's state."""
 
 import enum
 from dataclasses import dataclass, field, replace
@@ -6,34 +6,34 @@ from dataclasses import dataclass, field, replace
 from floodmark._util.ints import check_int64, check_watermark
 from floodmark.errors import InvalidValue, WriterClosed, WriterSuperseded
 from floodmark.streams.layout.layout import Layout
-from floodmark.streams.layout.positions import Position, check_position, furthest
+from floodmark.streams.layout.positions import Position, check_position, furthest_position
 
 
 class WriterState(enum.Enum):
-    """What a writer does, as far as anybody knows."""
+    """The state of a writer."""
 
     ALIVE = "alive"
     IDLE = "idle"
-    """It said that nothing comes for now. A mark makes it alive again."""
+    """The writer declared itself idle. A mark makes it alive again."""
     CLOSED = "closed"
-    """It said that nothing comes any more. A mark, or opening it again, makes it alive again."""
+    """The writer was closed. A mark, or opening it again, makes it alive again."""
     TIMED_OUT = "timed out"
-    """It was silent for too long while others waited. A mark makes it alive again."""
+    """The writer sent no mark for longer than its timeout. A mark makes it alive again."""
 
 
 class MarkOutcome(enum.Enum):
-    """What became of a mark."""
+    """Whether a mark was accepted, and if not, why."""
 
     ACCEPTED = "accepted"
     TIME_WENT_BACK = "time went back"
-    """The time is below that of the writer's last mark; nothing was changed."""
+    """The time is below that of the writer's last mark; the mark was ignored."""
     POSITION_WENT_BACK = "position went back"
-    """In some segment the offset is below that of the writer's last mark; nothing was changed."""
+    """In some segment the offset is below that of the writer's last mark; the mark was ignored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A writer's claim: all my events before this position are written, and those after it have at least this time.
+    """A writer's promise: its events before this position are written, and later ones have at least this time.
 
     >>> Mark(100, {0: 10})
     Mark(time=100, position={0: 10})
@@ -45,7 +45,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class NotedMark:
-    """What became of a mark, and the record after it: the same one if the mark was refused."""
+    """The outcome of a mark, and the record after it (unchanged if the mark was refused)."""
 
     outcome: MarkOutcome
     record: "WriterRecord"
@@ -53,7 +53,7 @@ class NotedMark:
 
 @dataclass(frozen=True, slots=True)
 class WriterRecord:
-    """What the store keeps of a writer for one stream and key. It does not change: each step returns the next one.
+    """What the store keeps of a writer for one stream and key. It is immutable: each method returns a new record.
 
     >>> layout = Layout.create(1)
     >>> opened = WriterRecord.open("w1", now=0)
@@ -66,43 +66,43 @@ class WriterRecord:
 
     writer: str
     instance: int
-    """Raised whenever the writer is opened again; only the newest instance is heard."""
+    """Incremented each time the writer is opened again; older instances are fenced."""
     state: WriterState
     heard_at: int
-    """When its last mark was accepted or, without one, when it was opened. Its timeout counts from here."""
+    """When its last mark was accepted, or when it was opened if it has none. Its timeout counts from here."""
     time: int | None = None
     """The time of its last mark."""
     position: Position = field(default_factory=dict)
-    """How far it is known to have written."""
+    """The position up to which it is known to have written."""
     marked_since: int | None = None
     """When its first mark was accepted."""
     ahead_since: int | None = None
-    """When a mark first took it, alive, above the watermark of that time."""
+    """Since when it has been alive and above the watermark without interruption."""
     set_aside: bool = False
-    """It came behind the watermark, timed out or took too long: nobody waits for it until it is ahead again."""
+    """The watermark does not wait for it until it is ahead again: it fell behind, timed out or took too long."""
 
     @property
     def mark(self) -> Mark | None:
-        """Its last mark, at the position it has come to since."""
+        """The time of its last mark, with its newest position; None without a mark."""
         return None if self.time is None else Mark(self.time, self.position)
 
     @classmethod
     def open(cls, writer: str, *, now: int) -> "WriterRecord":
-        """Return the record of a new writer. It has no time yet, so the watermark waits for it, up to its timeout."""
+        """Return the record of a new writer. It has no mark yet, so the watermark waits for it, up to its timeout."""
         return cls(_check_writer(writer), 1, WriterState.ALIVE, check_int64(now, "now"))
 
     def open_again(self, *, now: int) -> "WriterRecord":
-        """Take the writer over: go on from its mark, as the newest instance.
+        """Open the writer as a new instance that continues from its last mark.
 
-        Only a closed one is made alive by that; one that is idle or timed out comes back with its next mark.
+        A closed writer becomes alive. An idle or timed-out writer stays so until its next mark.
 
         >>> WriterRecord.open("w1", now=0).open_again(now=9).instance
         2
         """
-        newest = replace(self, instance=self.instance + 1)
+        reopened = replace(self, instance=self.instance + 1)
         if self.state is not WriterState.CLOSED:
-            return newest
-        return replace(newest, state=WriterState.ALIVE, heard_at=check_int64(now, "now"))
+            return reopened
+        return replace(reopened, state=WriterState.ALIVE, heard_at=check_int64(now, "now"))
 
     def note(
         self,
@@ -114,11 +114,11 @@ class WriterRecord:
         watermark: int | None = None,
         instance: int | None = None,
     ) -> NotedMark:
-        """Take a mark, or say why not. `watermark` is the last `lower` in the marks log.
+        """Accept or refuse a mark. `watermark` is the last `lower` in the marks log.
 
-        Neither the time nor a segment that both positions have may go back; to stand still is no error, so that a
-        mark can be sent twice. Segments that are not named keep their place: what the writer wrote there is still
-        there. A mark that is refused changes nothing, and does not count as being heard.
+        A mark is refused if its time, or its offset in any segment, is below that of the last mark. Equal values are
+        accepted, so sending a mark again is idempotent. Segments that the mark does not name keep their offset. A
+        refused mark changes nothing and does not extend the writer's timeout.
 
         >>> record = WriterRecord.open("w1", now=0)
         >>> record = record.note(100, {0: 10, 1: 7}, layout=Layout.create(2), now=5).record
@@ -129,14 +129,14 @@ class WriterRecord:
         """
         self.check_instance(instance)
         time, now = check_watermark(time, "time of the mark"), check_int64(now, "now")
-        fresh = check_position(layout, position)
+        reached = check_position(layout, position)
         if self.time is not None and time < self.time:
             return NotedMark(MarkOutcome.TIME_WENT_BACK, self)
         stored = self.position
-        if any(offset < stored.get(number, 0) for number, offset in fresh.items()):
+        if any(offset < stored.get(number, 0) for number, offset in reached.items()):
             return NotedMark(MarkOutcome.POSITION_WENT_BACK, self)
-        if fresh.keys() != stored.keys():
-            fresh = furthest(layout, [stored, fresh])
+        if reached.keys() != stored.keys():
+            reached = furthest_position(layout, [stored, reached])
         is_ahead = watermark is None or time > watermark
         was_ahead = (
             self.state is WriterState.ALIVE and self.time is not None and (watermark is None or self.time > watermark)
@@ -149,7 +149,7 @@ class WriterRecord:
                 state=WriterState.ALIVE,
                 heard_at=now,
                 time=time,
-                position=fresh,
+                position=reached,
                 marked_since=now if self.marked_since is None else self.marked_since,
                 ahead_since=self.ahead_since if was_ahead else now if is_ahead else None,
                 set_aside=self.set_aside or is_behind,
@@ -157,17 +157,17 @@ class WriterRecord:
         )
 
     def moved(self, position: Position, *, layout: Layout) -> "WriterRecord":
-        """Take where a writer has come to since its last mark, before it closes or goes idle: it has no new time.
+        """Return the record at a later position without a new mark, as when a writer closes or becomes idle.
 
         >>> record = WriterRecord.open("w1", now=0).note(100, {0: 10}, layout=Layout.create(1), now=5).record
         >>> record.moved({0: 15}, layout=Layout.create(1)).close().mark
         Mark(time=100, position={0: 15})
         """
-        reached = furthest(layout, [self.position, check_position(layout, position)])
+        reached = furthest_position(layout, [self.position, check_position(layout, position)])
         return replace(self, position=reached)
 
     def idle(self, *, instance: int | None = None) -> "WriterRecord":
-        """Take the writer's word that nothing comes for now; to say so twice is no error.
+        """Return the record of an idle writer. Idempotent.
 
         >>> WriterRecord.open("w1", now=0).idle().state.value
         'idle'
@@ -177,13 +177,13 @@ class WriterRecord:
             raise WriterClosed(
                 f"The writer {self.writer!r} is closed.",
                 rule="Only an open writer can be idle.",
-                remedy="Open it again first.",
+                remedy="Open it again with stream.writer(id) before mark_idle().",
                 writer=self.writer,
             )
         return replace(self, state=WriterState.IDLE)
 
     def close(self, *, instance: int | None = None) -> "WriterRecord":
-        """Take the writer's word that nothing comes any more; to say so twice is no error.
+        """Return the record of a closed writer. Idempotent.
 
         >>> WriterRecord.open("w1", now=0).close().state.value
         'closed'
@@ -192,7 +192,7 @@ class WriterRecord:
         return replace(self, state=WriterState.CLOSED)
 
     def check_instance(self, instance: int | None) -> None:
-        """Refuse what an older instance of this writer says.
+        """Raise `WriterSuperseded` if `instance` is given and is not the newest instance (fencing).
 
         >>> WriterRecord.open("w1", now=0).open_again(now=9).check_instance(1)
         Traceback (most recent call last):
@@ -202,7 +202,7 @@ class WriterRecord:
             raise WriterSuperseded(
                 f"Instance {instance} of the writer {self.writer!r} was superseded by instance {self.instance}.",
                 rule="A writer id is used by one writer at a time, the one opened last.",
-                remedy="Stop this one; to go on here, open the writer again.",
+                remedy="Stop this writer, or give each process its own writer id; to continue here, open it again.",
                 writer=self.writer,
                 instance=instance,
                 newest=self.instance,
@@ -214,7 +214,7 @@ def _check_writer(writer: object) -> str:
         return writer
     raise InvalidValue(
         f"The writer id is {writer!r}.",
-        rule="It is a string that is not empty.",
-        remedy="Use a name that stays the same when the writer is started again.",
+        rule="It is a non-empty string.",
+        remedy="Use a name that stays the same when the writer is restarted, for example 'till-3'.",
         writer=writer,
     )

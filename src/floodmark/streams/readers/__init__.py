@@ -1,5 +1,7 @@
-"""Readers and reader groups: what a program reads with.
+"""Readers and reader groups, which programs read streams with.
 
-Only `floodmark.streams.home` imports this folder. Readers reach a home through `floodmark.streams.ports`, so that
-they are the same on every backend; the rules of groups are in `floodmark.streams.groups`. Start with `reader.Reader`.
+Only `floodmark.streams.home` and the package's `__init__` import this folder. Readers use a home only through
+`floodmark.streams.ports`, so they work the same on every backend; the rules of groups are in
+`floodmark.streams.groups`.
+Start with `group.ReaderGroup`, then `reader.Reader`.
 """

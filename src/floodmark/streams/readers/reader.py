@@ -1,4 +1,4 @@
-"""A reader: its segments, read in turn, its membership in the group, and where the group is in time."""
+"""A reader of a group: it reads its segments in turn, keeps its membership alive, and computes the time window."""
 
 import threading
 import time
@@ -20,28 +20,28 @@ from floodmark.errors import (
     StreamDeleted,
 )
 from floodmark.streams.definition import StreamInfo
-from floodmark.streams.events import Rows, time_filter
+from floodmark.streams.events import BatchFunction, time_filter
 from floodmark.streams.groups.requests import GroupRef, News, Report, StreamSubscription, Subscription
 from floodmark.streams.groups.state import GroupState, ReaderRecord, SegmentRef, find_group_stream
-from floodmark.streams.groups.transitions import stop_at
+from floodmark.streams.groups.transitions import stop_offset
 from floodmark.streams.layout.layout import Layout
 from floodmark.streams.layout.positions import Position
 from floodmark.streams.marks.windows import MovingWindow, StreamWindow, TimeWindow
 from floodmark.streams.ports import Backend, Chunk, EventLog
 
 _SYNC_SECONDS: Final = 1.0
-"""A reader reports at least so often."""
-_DRY_SECONDS: Final = 0.1
-"""A reader that has read all there is reports what it has acknowledged, but not more often than this."""
-_LOOK_SECONDS: Final = 0.05
-"""A reader that has enough to read looks so often whether the group wants something of it."""
+"""A reader reports to its group at least this often."""
+_CAUGHT_UP_SECONDS: Final = 0.1
+"""A reader that has read everything reports what it has acknowledged, but not more often than this."""
+_POLL_SECONDS: Final = 0.05
+"""A reader that has events to read checks this often for requests of the group."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadBatch:
-    """Events of one segment that lie side by side: `batch` is a pyarrow.RecordBatch with the stream's columns.
+    """Consecutive events of one segment. `batch` is a pyarrow.RecordBatch with the columns of the stream.
 
-    They have the offsets from `first` to before `end`; rows that the group leaves out by their time are not in it.
+    The events have the offsets from `first` to before `end`. Rows outside the time bounds of the group are left out.
     """
 
     stream: str
@@ -55,45 +55,45 @@ class ReadBatch:
 
 
 class SegmentCursor:
-    """A segment that a reader reads. `offset` is what comes next, `acked` up to where it counts as read."""
+    """The cursor of a reader in one segment. `offset` is the next offset to read, `acked` the acknowledged one."""
 
-    __slots__ = ("_chunks", "_rest", "_target", "acked", "end", "offset", "share", "stop", "window")
+    __slots__ = ("_chunks", "_read_end", "_rest", "acked", "end", "offset", "ref", "stop", "window")
 
-    def __init__(self, share: SegmentRef, offset: int, window: MovingWindow) -> None:
-        """Begin at an offset. How far the segment goes is not known yet."""
-        self.share = share
+    def __init__(self, ref: SegmentRef, offset: int, window: MovingWindow) -> None:
+        """Start at an offset. The end of the segment is not known yet."""
+        self.ref = ref
         self.offset = self.acked = self.end = offset
         self.stop: int | None = None
-        """Where the group ends in this segment, if it does."""
+        """The offset at which the group stops in this segment, if any."""
         self.window = window
-        """Where this segment, taken alone, is in time."""
-        self._target = offset
+        """The time window of this segment alone."""
+        self._read_end = offset
         self._chunks: Iterator[Chunk] | None = None
         self._rest: Chunk | None = None
 
     @property
     def limit(self) -> int:
-        """Up to where it can be read now."""
+        """The offset up to which the segment can be read now."""
         return self.end if self.stop is None else min(self.end, self.stop)
 
     @property
-    def is_dry(self) -> bool:
-        """Whether nothing is there to be read now."""
+    def is_caught_up(self) -> bool:
+        """Whether there is nothing to read now."""
         return self.offset >= self.limit and self._rest is None
 
-    def see(self, end: int) -> None:
-        """Take note of where the segment ends now."""
+    def extend(self, end: int) -> None:
+        """Record a new end of the segment."""
         self.end = max(self.end, end)
 
     def acknowledge(self) -> bool:
-        """Let all that was read count, and return whether that is more than before."""
+        """Acknowledge everything that was read, and return whether that is more than before."""
         is_more = self.acked < self.offset
         self.acked = self.offset
         return is_more
 
     def next(self, log: EventLog, stream: StreamInfo, most: int) -> Chunk | None:
-        """Return the next events, at most so many; None if there are none now."""
-        while not self.is_dry:
+        """Return at most `most` next events; None if there are none now."""
+        while not self.is_caught_up:
             chunk = self._rest or self._read(log, stream)
             self._rest = None
             if chunk is None:
@@ -107,18 +107,18 @@ class SegmentCursor:
 
     def _read(self, log: EventLog, stream: StreamInfo) -> Chunk | None:
         if self._chunks is None:
-            self._target = self.limit
-            self._chunks = log.read(stream, self.share[1], self.offset, self._target)
+            self._read_end = self.limit
+            self._chunks = log.read(stream, self.ref[1], self.offset, self._read_end)
         chunk = next(self._chunks, None)
         if chunk is None:
-            # A log may leave numbers out: what was asked for is read, though the last event lies before its end.
+            # A log may skip offsets, so the last event may be before the end of the range.
             self._chunks = None
-            self.offset = self._target
+            self.offset = self._read_end
         return chunk
 
 
 class Reader:
-    """Reads what a group gives it. Get one from `ReaderGroup.reader`; one thread at a time uses it.
+    """Reads the segments that its group assigns to it, as Arrow batches. Open one with `ReaderGroup.reader`.
 
     >>> with connect() as home:
     ...     stream = home.create_stream("shop/tills", schema="paid BIGINT")
@@ -134,24 +134,25 @@ class Reader:
     [7, 8] TimeWindow(lower=None, upper=1000)
     TimeWindow(lower=1000, upper=None)
 
-    What `read` returned counts as read when the next `read` is called, or `acknowledge`, or a `close` that no error
-    led to. What does not count is read again, by another reader or by this one under another instance.
+    A batch is acknowledged by the next `read`, by `acknowledge`, or by `close` (unless a `with` block ends with an
+    error). Events that were not acknowledged are delivered again, to this or another reader. A reader is not
+    thread-safe: use it from one thread at a time.
     """
 
     __slots__ = (
         "__weakref__",
         "_backend",
+        "_cursors",
         "_infos",
         "_is_closed",
         "_is_unsynced",
-        "_lanes",
+        "_last_marks",
         "_lock",
-        "_looked_at",
-        "_marks",
+        "_max_rows",
         "_member",
-        "_most",
         "_on_checkpoint",
-        "_rows",
+        "_polled_at",
+        "_time_filters",
         "_turn",
         "_windows",
     )
@@ -169,73 +170,75 @@ class Reader:
         """Use `ReaderGroup.reader`."""
         self._backend = backend
         self._infos: dict[str, StreamInfo] = {
-            part.name: find_group_stream(backend.catalog, part) for part in state.parts
+            progress.name: find_group_stream(backend.catalog, progress) for progress in state.progress
         }
-        self._rows: dict[str, Rows | None] = {}
-        self._lanes: dict[SegmentRef, SegmentCursor] = {}
+        self._time_filters: dict[str, BatchFunction | None] = {}
+        self._cursors: dict[SegmentRef, SegmentCursor] = {}
         self._turn: list[SegmentCursor] = []
         self._windows: dict[tuple[str, str], StreamWindow] = {}
-        self._marks: dict[str, int] = {}
-        self._most = max_rows
+        self._last_marks: dict[str, int] = {}
+        self._max_rows = max_rows
         self._on_checkpoint = on_checkpoint
         self._lock = threading.RLock()
         self._is_closed = False
         self._is_unsynced = False
-        self._looked_at = 0.0
+        self._polled_at = 0.0
         self._member = Membership(backend, state, reader, instance, ttl)
-        # A reader that is dropped without a word must fall silent, or nobody would ever read its segments.
+        # If the reader is garbage-collected without close, its heartbeat must stop, or its segments stay assigned.
         weakref.finalize(self, self._member.stop).atexit = False
-        self._adopt()
+        self._adopt_assignment()
 
     @property
     def id(self) -> str:
-        """Its id in the group."""
+        """The id of the reader in its group."""
         return self._member.id
 
     @property
     def segments(self) -> tuple[SegmentRef, ...]:
-        """The segments that it reads, as (stream, segment)."""
-        return tuple(sorted(self._lanes))
+        """The segments that are assigned to it, as (stream, segment)."""
+        return tuple(sorted(self._cursors))
 
     @property
     def position(self) -> dict[str, Position]:
-        """For each stream how far it has acknowledged the segments that it reads."""
-        found: dict[str, dict[int, int]] = {name: {} for name in self._infos}
-        for (stream, segment), lane in sorted(self._lanes.items()):
-            found[stream][segment] = lane.acked
-        return dict(found)
+        """For each stream the acknowledged offsets of the segments that are assigned to it."""
+        positions: dict[str, dict[int, int]] = {name: {} for name in self._infos}
+        for (stream, segment), cursor in sorted(self._cursors.items()):
+            positions[stream][segment] = cursor.acked
+        return dict(positions)
 
     @property
     def is_finished(self) -> bool:
-        """Whether the group has read all there will ever be, by what this reader knows."""
+        """Whether the group has read everything, up to its end or the end of its sealed streams."""
         return self._member.state.is_finished
 
     def read(self, timeout: Duration = "1 second", *, wakes_on_time: bool = False) -> ReadBatch | None:
-        """Return the next events, or None if none came in time, or the group is finished.
+        """Acknowledge the last batch and return the next one; None after the timeout, or if the group is finished.
 
-        With `wakes_on_time` it returns None also as soon as the window may have moved: by what this call acknowledged,
-        by a watermark that was written, by what other readers have reported.
+        Args:
+            timeout: How long to wait for events.
+            wakes_on_time: Return None also as soon as `time_window` may have moved: by the batch that this call
+                acknowledged, by a new watermark, or by reports of other readers.
         """
-        give_up = time.monotonic() + duration_micros(timeout, "timeout") / 1e6
-        has_looked = False
+        deadline = time.monotonic() + duration_micros(timeout, "timeout") / 1e6
+        has_polled = False
         with self._lock:
             may_return = self._acknowledge() and wakes_on_time
             while True:
-                self._keep_up()
-                batch, has_moved = self._next()
+                self._exchange_with_group()
+                batch, has_read = self._next()
                 if batch is not None:
                     return batch
-                if has_moved or self._is_due():
+                if has_read or self._is_report_due():
                     continue
-                left = give_up - time.monotonic()
-                if self.is_finished or may_return or (has_looked and left <= 0):
+                left = deadline - time.monotonic()
+                if self.is_finished or may_return or (has_polled and left <= 0):
                     return None
-                has_changed = self._take(self._backend.news(self._wanted(wakes_on_time), self._patience(left)))
-                may_return = has_changed and wakes_on_time
-                has_looked = True
+                news = self._backend.news(self._subscription(with_marks=wakes_on_time), self._wait_seconds(left))
+                may_return = self._apply_news(news) and wakes_on_time
+                has_polled = True
 
     def __iter__(self) -> Iterator[ReadBatch]:
-        """Read until the group is finished: at its end, or when all its streams are sealed and read."""
+        """Yield batches until the group is finished: at its end, or when all its streams are sealed and read."""
         while True:
             batch = self.read()
             if batch is not None:
@@ -244,26 +247,30 @@ class Reader:
                 return
 
     def acknowledge(self) -> None:
-        """Let what was read count, for certain: when this returns, nobody reads it again unless the group is reset."""
+        """Acknowledge what was read, and store that: it is not delivered again unless the group is reset."""
         with self._lock:
             self._acknowledge()
-            if self._is_unsynced or self._is_due():
+            if self._is_unsynced or self._is_report_due():
                 self._sync()
 
     def time_window(self, stream: str | None = None, key: str | None = None) -> TimeWindow | None:
-        """Return where the group is in time: nothing that is still to be read by anybody has a time below `lower`.
+        """Return the time window of the group: no event that any of its readers has yet to read is below `lower`.
 
-        The batch that was read last does not count before the next `read`. None where nothing is known. It never
-        falls while this reader is open.
+        The last batch counts only once it is acknowledged. None without marks. The window never moves back while this
+        reader is open.
+
+        Args:
+            stream: The name of the stream; may be left out if the group reads one stream.
+            key: The time key; the default key of the stream if left out.
         """
         with self._lock:
             self._check_open()
-            part = self._member.state.part(stream)
-            wanted = self._infos[part.name].settings.key(key)
-            return self._window(part.name, wanted).at(self._position_of(part.name))
+            progress = self._member.state.progress_of(stream)
+            time_key = self._infos[progress.name].settings.key(key)
+            return self._window(progress.name, time_key).at(self._position_of(progress.name))
 
     def close(self) -> None:
-        """Let what was read count, and leave the group, so that others go on at once. To say so twice is no error."""
+        """Acknowledge what was read and leave the group; other readers take over at once. Idempotent."""
         with self._lock:
             if self._is_closed:
                 return
@@ -288,162 +295,167 @@ class Reader:
                 self._leave()
 
     def __repr__(self) -> str:
-        return f"Reader({self.id!r} of {self._member.ref.name!r})"
+        return f"Reader({self.id!r} of {self._member.group.name!r})"
 
     def _next(self) -> tuple[ReadBatch | None, bool]:
-        """Return the next events of the segment whose turn it is, and whether any were read, wanted or not."""
-        for place, lane in enumerate(self._turn):
-            name, segment = lane.share
-            chunk = lane.next(self._backend.log, self._infos[name], self._most)
+        """Return the next batch, reading the segments in turn, and whether any events were read, filtered ones too."""
+        for index, cursor in enumerate(self._turn):
+            name, segment = cursor.ref
+            chunk = cursor.next(self._backend.log, self._infos[name], self._max_rows)
             if chunk is None:
                 continue
-            self._turn = [*self._turn[:place], *self._turn[place + 1 :], lane]
-            rows = self._wanted_rows(name, chunk)
+            self._turn = [*self._turn[:index], *self._turn[index + 1 :], cursor]
+            rows = self._filter_by_time(name, chunk)
             if rows.num_rows:
                 return ReadBatch(name, segment, chunk.first, chunk.end, rows), True
             self._acknowledge()
             return None, True
         return None, False
 
-    def _wanted_rows(self, stream: str, chunk: Chunk) -> Any:
-        if stream not in self._rows:
-            part = self._member.state.part(stream)
-            self._rows[stream] = time_filter(self._infos[stream].settings, part.key, part.since, part.until)
-        rows = self._rows[stream]
-        return chunk.batch if rows is None else rows(chunk.batch)
+    def _filter_by_time(self, stream: str, chunk: Chunk) -> Any:
+        if stream not in self._time_filters:
+            progress = self._member.state.progress_of(stream)
+            settings = self._infos[stream].settings
+            self._time_filters[stream] = time_filter(settings, progress.key, progress.since, progress.until)
+        filter_rows = self._time_filters[stream]
+        return chunk.batch if filter_rows is None else filter_rows(chunk.batch)
 
     def _acknowledge(self) -> bool:
-        """Let all that was read count, and return whether that is more than before."""
+        """Acknowledge everything that was read, and return whether that is more than before."""
         self._check_open()
-        moved = [lane for lane in self._turn if lane.acknowledge()]
+        moved = [cursor for cursor in self._turn if cursor.acknowledge()]
         if moved:
             self._is_unsynced = True
-            self._member.positions = {share: lane.acked for share, lane in self._lanes.items()}
+            self._member.positions = {ref: cursor.acked for ref, cursor in self._cursors.items()}
         return bool(moved)
 
-    def _keep_up(self) -> None:
-        """Hear what the group wants, and tell it how far this reader is, as often as that is due."""
+    def _exchange_with_group(self) -> None:
+        """Poll the group for changes, and report to it, if due."""
         now = time.monotonic()
-        if not all(lane.is_dry for lane in self._turn) and now - self._looked_at >= _LOOK_SECONDS:
-            self._take(self._backend.news(self._wanted(False), 0))
-        if self._is_due():
+        if not all(cursor.is_caught_up for cursor in self._turn) and now - self._polled_at >= _POLL_SECONDS:
+            self._poll()
+        if self._is_report_due():
             self._sync()
-            # Where the store sees more than this reader did, it must see that too.
-            self._take(self._backend.news(self._wanted(False), 0))
+            # The new assignment may have segments whose ends this reader has not seen yet.
+            self._poll()
 
-    def _is_due(self) -> bool:
-        """Return whether the reader must report now."""
+    def _poll(self) -> None:
+        self._apply_news(self._backend.news(self._subscription(with_marks=False), 0))
+
+    def _is_report_due(self) -> bool:
+        """Return whether the reader must report to its group now."""
         since = time.monotonic() - self._member.synced_at
-        if since >= _SYNC_SECONDS or self._member.is_asked:
+        if since >= _SYNC_SECONDS or self._member.has_request:
             return True
-        dry = [lane for lane in self._turn if lane.is_dry and lane.acked == lane.offset]
-        if any(self._is_read_out(lane) for lane in dry):
+        caught_up = [cursor for cursor in self._turn if cursor.is_caught_up and cursor.acked == cursor.offset]
+        if any(self._is_read_to_end(cursor) for cursor in caught_up):
             return True
-        return self._is_unsynced and since >= _DRY_SECONDS and len(dry) == len(self._turn)
+        return self._is_unsynced and since >= _CAUGHT_UP_SECONDS and len(caught_up) == len(self._turn)
 
-    def _is_read_out(self, lane: SegmentCursor) -> bool:
-        """Return whether a segment has an end that was reached: the group then goes on to what came after it."""
-        name, segment = lane.share
+    def _is_read_to_end(self, cursor: SegmentCursor) -> bool:
+        """Return whether a caught-up segment can get no more events: the group then continues with its successors."""
+        name, segment = cursor.ref
         info = self._infos[name]
-        is_at_stop = lane.stop is not None and lane.offset >= lane.stop
+        is_at_stop = cursor.stop is not None and cursor.offset >= cursor.stop
         return is_at_stop or info.is_sealed or info.layout.is_sealed(segment)
 
-    def _patience(self, left: float) -> float:
+    def _wait_seconds(self, left: float) -> float:
+        """Return how long to wait for news: until the timeout of the call or the next report, whichever is earlier."""
         since = time.monotonic() - self._member.synced_at
-        return max(0.0, min(left, (_DRY_SECONDS if self._is_unsynced else _SYNC_SECONDS) - since))
+        return max(0.0, min(left, (_CAUGHT_UP_SECONDS if self._is_unsynced else _SYNC_SECONDS) - since))
 
     def _sync(self) -> None:
-        """Report, give back what is asked for, and confirm a checkpoint after the application has heard of it."""
+        """Report, release the requested segments, and confirm a checkpoint after its callback has returned."""
         confirms = None
         while True:
             record = self._member.record
-            self._report(frozenset() if record is None else record.giving, confirms)
-            self._adopt()
+            self._report(frozenset() if record is None else record.releasing, confirms)
+            self._adopt_assignment()
             pending = self._member.state.pending
             if pending is not None and self.id in pending.waits_for:
-                # What counts is stored by now: should this process end here, the checkpoint still has it exactly.
+                # Acknowledged offsets are stored by now: if the process dies here, the checkpoint is still exact.
                 if self._on_checkpoint is not None:
                     self._on_checkpoint(pending.name)
                 confirms = pending.id
-            elif not self._member.is_asked:
+            elif not self._member.has_request:
                 return
 
     def _report(self, released: frozenset[SegmentRef] = frozenset(), confirms: str | None = None) -> None:
         times: dict[SegmentRef, int] = {}
         places: dict[tuple[str, str], int] = {}
-        for part in self._member.state.parts:
-            self._window(part.name, part.key).at(self._position_of(part.name))
-        for share, lane in self._lanes.items():
-            part = self._member.state.part(share[0])
-            found = self._window(part.name, part.key).advance(lane.window, {share[1]: lane.acked})
-            if found is not None and found.lower is not None:
-                times[share] = found.lower
-        for target, window in self._windows.items():
+        for progress in self._member.state.progress:
+            self._window(progress.name, progress.key).at(self._position_of(progress.name))
+        for ref, cursor in self._cursors.items():
+            progress = self._member.state.progress_of(ref[0])
+            time_window = self._window(progress.name, progress.key).advance(cursor.window, {ref[1]: cursor.acked})
+            if time_window is not None and time_window.lower is not None:
+                times[ref] = time_window.lower
+        for stream_key, window in self._windows.items():
             if window.place is not None:
-                places[target] = window.place
+                places[stream_key] = window.place
         self._member.sync(released=released, confirms=confirms, times=times, places=places)
         self._is_unsynced = False
 
-    def _adopt(self) -> None:
-        """Read the segments that the newest state gives to this reader, and no others."""
+    def _adopt_assignment(self) -> None:
+        """Open cursors for the segments that the newest state assigns to this reader, and drop all others."""
         record, state = self._member.record, self._member.state
-        shares = frozenset() if record is None else record.shares
-        for share in shares - self._lanes.keys():
-            part = state.part(share[0])
-            if share[1] >= len(self._infos[part.name].layout.segments):
-                # The store has seen the stream scaled, and this reader has not heard of it yet.
-                self._infos[part.name] = self._backend.catalog.refresh(self._infos[part.name])
-            window = self._window(part.name, part.key)
-            # What the group has passed, each of its segments has.
-            self._lanes[share] = SegmentCursor(share, part.position[share[1]], MovingWindow(window.marks, window.place))
-        for share in self._lanes.keys() - shares:
-            del self._lanes[share]
-        self._turn = [lane for lane in self._turn if lane.share in self._lanes]
-        self._turn += [lane for share, lane in sorted(self._lanes.items()) if lane not in self._turn]
-        for (name, segment), lane in self._lanes.items():
-            # The layout must know the segment from here on, whoever told of it.
-            lane.stop = stop_at(self._layout(name, segment), state.part(name).end, segment)
-        self._member.positions = {share: lane.acked for share, lane in self._lanes.items()}
+        assigned = frozenset() if record is None else record.segments
+        for ref in assigned - self._cursors.keys():
+            progress = state.progress_of(ref[0])
+            # Make sure that the layout has the segment: the stream may have been scaled since it was read.
+            self._layout(*ref)
+            window = self._window(progress.name, progress.key)
+            # Each segment has passed the entries that the group has passed.
+            self._cursors[ref] = SegmentCursor(ref, progress.position[ref[1]], MovingWindow(window.marks, window.place))
+        for ref in self._cursors.keys() - assigned:
+            del self._cursors[ref]
+        self._turn = [cursor for cursor in self._turn if cursor.ref in self._cursors]
+        self._turn += [cursor for ref, cursor in sorted(self._cursors.items()) if cursor not in self._turn]
+        for (name, segment), cursor in self._cursors.items():
+            cursor.stop = stop_offset(self._layout(name, segment), state.progress_of(name).end, segment)
+        self._member.positions = {ref: cursor.acked for ref, cursor in self._cursors.items()}
 
-    def _wanted(self, is_time: bool) -> Subscription:
+    def _subscription(self, *, with_marks: bool) -> Subscription:
+        """Return what this reader has seen; `with_marks` also subscribes to new watermarks."""
         streams = []
-        for part in self._member.state.parts:
-            ends = {segment: lane.end for (name, segment), lane in self._lanes.items() if name == part.name}
-            is_open = part.until is not None and part.end is None
-            marks = {part.key: self._marks.get(part.name, -1)} if is_time or is_open else {}
-            streams.append(StreamSubscription(part.stream_id, self._infos[part.name].version, ends, marks))
-        return Subscription(self._member.ref, self._member.state.version, tuple(streams))
+        for progress in self._member.state.progress:
+            ends = {segment: cursor.end for (name, segment), cursor in self._cursors.items() if name == progress.name}
+            awaits_end = progress.until is not None and progress.end is None
+            marks = {progress.key: self._last_marks.get(progress.name, -1)} if with_marks or awaits_end else {}
+            streams.append(StreamSubscription(progress.stream_id, self._infos[progress.name].version, ends, marks))
+        return Subscription(self._member.group, self._member.state.version, tuple(streams))
 
-    def _take(self, news: News) -> bool:
-        """Take news, and return whether they may move a window: marks, or positions of other readers."""
-        self._looked_at = time.monotonic()
-        has_changed = news.state is not None and self._member.take(news.state)
-        if has_changed and not self._member.is_asked:
-            self._adopt()
-        for part, now in zip(self._member.state.parts, news.streams, strict=True):
-            if now.version != self._infos[part.name].version:
-                self._infos[part.name] = find_group_stream(self._backend.catalog, part)
+    def _apply_news(self, news: News) -> bool:
+        """Apply changes, and return whether they may move a window: new marks, or positions of other readers."""
+        self._polled_at = time.monotonic()
+        has_changed = news.state is not None and self._member.adopt_state(news.state)
+        if has_changed and not self._member.has_request:
+            self._adopt_assignment()
+        for progress, now in zip(self._member.state.progress, news.streams, strict=True):
+            if now.version != self._infos[progress.name].version:
+                self._infos[progress.name] = find_group_stream(self._backend.catalog, progress)
             for segment, end in now.ends.items():
-                lane = self._lanes.get((part.name, segment))
-                if lane is not None:
-                    lane.see(end)
+                cursor = self._cursors.get((progress.name, segment))
+                if cursor is not None:
+                    cursor.extend(end)
             for number in now.marks.values():
-                has_changed |= number > self._marks.get(part.name, number)
-                if part.until is not None and part.end is None and number > self._marks.get(part.name, -1):
-                    # The end may be known now.
+                has_changed |= number > self._last_marks.get(progress.name, number)
+                is_newer = number > self._last_marks.get(progress.name, -1)
+                if progress.until is not None and progress.end is None and is_newer:
+                    # The marks log may have reached the end time: report now to find out.
                     self._member.synced_at = -_SYNC_SECONDS
-                self._marks[part.name] = number
+                self._last_marks[progress.name] = number
         return has_changed
 
     def _window(self, stream: str, key: str) -> StreamWindow:
         if (stream, key) not in self._windows:
             index = self._backend.marks(self._infos[stream], key)
-            place = self._member.state.part(stream).places.get(key)
-            # Not by way of `self`: a reader that is dropped must go at once.
+            place = self._member.state.progress_of(stream).places.get(key)
+            # The closure must not refer to `self`, or a dropped reader would not be garbage-collected at once.
             infos, catalog = self._infos, self._backend.catalog
 
-            def layout(is_new: bool) -> Layout:
-                if is_new:
+            def layout(reads_again: bool) -> Layout:
+                if reads_again:
                     infos[stream] = catalog.refresh(infos[stream])
                 return infos[stream].layout
 
@@ -451,14 +463,15 @@ class Reader:
         return self._windows[stream, key]
 
     def _position_of(self, stream: str) -> Position:
-        """Return where the group is, with what this reader has acknowledged and not reported yet."""
-        position = dict(self._member.state.part(stream).position)
-        for (name, segment), lane in self._lanes.items():
+        """Return the position of the group, including what this reader has acknowledged but not reported yet."""
+        position = dict(self._member.state.progress_of(stream).position)
+        for (name, segment), cursor in self._cursors.items():
             if name == stream and segment in position:
-                position[segment] = max(position[segment], lane.acked)
+                position[segment] = max(position[segment], cursor.acked)
         return position
 
     def _layout(self, stream: str, segment: int) -> Layout:
+        """Return a layout of the stream that has the segment."""
         if segment >= len(self._infos[stream].layout.segments):
             self._infos[stream] = self._backend.catalog.refresh(self._infos[stream])
         return self._infos[stream].layout
@@ -470,9 +483,9 @@ class Reader:
     def _check_open(self) -> None:
         if self._is_closed:
             raise ReaderClosed(
-                f"The reader {self.id!r} has been closed.",
-                rule="A reader is used between open and close.",
-                remedy="Open it again.",
+                f"The reader {self.id!r} was closed.",
+                rule="A closed reader cannot be used.",
+                remedy="Open a new one with group.reader(id).",
                 reader=self.id,
             )
 
@@ -481,10 +494,10 @@ _FINAL_ERRORS: Final = (GroupDeleted, GroupReset, HomeClosed, ReaderExpelled, St
 
 
 class Membership:
-    """Keeps a reader in its group. A thread of its own gives signs of life while the application is busy.
+    """The membership of a reader in its group. A background thread sends heartbeats while the application is busy.
 
-    `state` is the newest that is known of the group. `positions` is what the reader has acknowledged; it is replaced
-    and never changed, since the thread reads it.
+    `state` is the newest state of the group that was seen. `positions` has the acknowledged offsets; it is replaced
+    and never mutated, since the heartbeat thread reads it.
     """
 
     __slots__ = (
@@ -492,18 +505,18 @@ class Membership:
         "_lock",
         "_ticker",
         "generation",
+        "group",
         "id",
         "instance",
         "positions",
-        "ref",
         "state",
         "synced_at",
     )
 
     def __init__(self, backend: Backend, state: GroupState, reader: str, instance: str, ttl: int) -> None:
-        """Begin with the state in which the reader has joined."""
+        """Start from the state that `join` returned."""
         self._backend = backend
-        self.ref = GroupRef(state.name, state.group_id)
+        self.group = GroupRef(state.name, state.group_id)
         self.id = reader
         self.instance = instance
         self.generation = state.generation
@@ -515,20 +528,20 @@ class Membership:
 
     @property
     def record(self) -> ReaderRecord | None:
-        """What the group knows of the reader, by the newest state."""
+        """The record of this reader in the newest state; None if it is no longer a member."""
         record = self.state.reader(self.id)
         is_own = record is not None and record.instance == self.instance and self.state.generation == self.generation
-        return record if is_own and self.state.group_id == self.ref.id else None
+        return record if is_own and self.state.group_id == self.group.id else None
 
     @property
-    def is_asked(self) -> bool:
-        """Whether the group waits for the reader to give a segment back or confirm a checkpoint, or has lost it."""
+    def has_request(self) -> bool:
+        """Whether the reader must report: to release a segment, confirm a checkpoint, or learn of its expulsion."""
         record, pending = self.record, self.state.pending
-        return record is None or bool(record.giving) or (pending is not None and self.id in pending.waits_for)
+        return record is None or bool(record.releasing) or (pending is not None and self.id in pending.waits_for)
 
-    def take(self, state: GroupState) -> bool:
-        """Take a state that was read elsewhere, and return whether it is newer."""
-        is_newer = state.group_id != self.ref.id or state.version > self.state.version
+    def adopt_state(self, state: GroupState) -> bool:
+        """Adopt a state if it is newer, and return whether it is."""
+        is_newer = state.group_id != self.group.id or state.version > self.state.version
         if is_newer:
             self.state = state
         return is_newer
@@ -541,37 +554,37 @@ class Membership:
         times: Mapping[SegmentRef, int] | None = None,
         places: Mapping[tuple[str, str], int] | None = None,
     ) -> GroupState:
-        """Report, and return what the group says."""
+        """Send a report, and return the state after it."""
         report = Report(
             self.id, self.instance, self.generation, self.positions, released, times or {}, places or {}, confirms
         )
         with self._lock:
             self.synced_at = time.monotonic()
-            self.state = self._backend.groups.sync(self.ref, report)
+            self.state = self._backend.groups.sync(self.group, report)
         return self.state
 
     def stop(self) -> None:
-        """Give no more signs of life."""
+        """Stop the heartbeat."""
         self._ticker.stop()
 
     def leave(self) -> None:
-        """Say goodbye, if there is still somebody to hear it, with what was acknowledged."""
+        """Leave the group with what was acknowledged. Does nothing if the group or the membership is gone."""
         self.stop()
         try:
-            self._backend.groups.leave(self.ref, Report(self.id, self.instance, self.generation, self.positions))
+            self._backend.groups.leave(self.group, Report(self.id, self.instance, self.generation, self.positions))
         except _FINAL_ERRORS:
             return
         finally:
             self._ticker.join()
 
     def _beat(self) -> None:
-        """Give a sign of life, unless the reader does so now. What the group answers is for the reader to hear."""
+        """Send a heartbeat, unless the reader is reporting now. The returned state is left for the reader to fetch."""
         if not self._lock.acquire(blocking=False):
             return
         try:
-            self._backend.groups.sync(self.ref, Report(self.id, self.instance, self.generation, self.positions))
+            self._backend.groups.sync(self.group, Report(self.id, self.instance, self.generation, self.positions))
         except FloodmarkError as error:
-            # The reader finds out by itself. What may pass, such as a service that is away, is tried again.
+            # The reader gets final errors on its next call. Transient ones are retried with the next heartbeat.
             if isinstance(error, _FINAL_ERRORS):
                 raise
         finally:

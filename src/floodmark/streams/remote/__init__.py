@@ -1,6 +1,5 @@
-"""Homes behind a service: the same streams, writers and readers, over HTTP.
+"""The HTTP client: the streams, writers and readers of a home behind a service.
 
-`connect("http://...")` opens one. What a service and its clients send each other is defined once for both, in
-`wire`; the service's half is in `floodmark.service`. Only `floodmark.streams.home` imports `backend`. Start with
-`backend.RemoteBackend`, then `client.Client`.
+`connect("http://...")` opens one. `wire` defines the messages for both sides; the server side is `floodmark.service`.
+Only `floodmark.streams.home` imports `backend`. Start with `backend.RemoteBackend`, then `client.Client`.
 """

@@ -1,4 +1,4 @@
-"""A home behind one or several services: the ports of a home, each of which asks a service."""
+"""The ports of a home behind services: each operation is a request."""
 
 import json
 import os
@@ -42,48 +42,48 @@ T = TypeVar("T")
 
 
 class RemoteMarks:
-    """Looks entries up by way of a service, which has an index."""
+    """The marks log of one stream and key, looked up by a service."""
 
     __slots__ = ("_client", "_key", "_stream")
 
     def __init__(self, client: Client, stream: StreamInfo, key: str) -> None:
-        """Look up those of this stream and key."""
+        """Read the log of this stream and key."""
         self._client = client
         self._stream = stream
         self._key = key
 
     def newest(self) -> MarkEntry | None:
-        """Return the last watermark."""
+        """Return the newest watermark."""
         return self._find("newest")
 
     def newest_with_lower_at_most(self, time: int) -> MarkEntry | None:
-        """Return the last watermark whose `lower` is not above `time`."""
+        """Return the newest watermark whose `lower` is not above `time`."""
         return self._find("newest-with-lower-at-most", time)
 
     def oldest_with_lower_at_least(self, time: int) -> MarkEntry | None:
-        """Return the first watermark whose `lower` is not below `time`."""
+        """Return the oldest watermark whose `lower` is not below `time`."""
         return self._find("oldest-with-lower-at-least", time)
 
     def newest_with_upper_at_most(self, time: int) -> MarkEntry | None:
-        """Return the last watermark whose `upper` is not above `time`."""
+        """Return the newest watermark whose `upper` is not above `time`."""
         return self._find("newest-with-upper-at-most", time)
 
     def numbers(self) -> range:
-        """Return the numbers of all entries that are kept."""
+        """Return the numbers of the stored entries."""
         return self._get(_load_numbers, "numbers")
 
     def entry(self, number: int) -> MarkEntry:
-        """Return the entry of that number."""
+        """Return the entry with a number."""
         return self._get(lambda value: MarkEntry.load(value["entry"]), number)
 
     def page(self, after: int, most: int) -> list[MarkEntry]:
-        """Return entries in their order, from behind a number on."""
+        """Return up to `most` entries after the number `after`, in order."""
         entries: list[MarkEntry] = []
         while len(entries) < most:
-            wanted = min(most - len(entries), MOST_ENTRIES)
-            found = self._get(_load_entries, after=after, most=wanted)
-            entries += found
-            if len(found) < wanted:
+            page_size = min(most - len(entries), MOST_ENTRIES)
+            page = self._get(_load_entries, after=after, most=page_size)
+            entries += page
+            if len(page) < page_size:
                 break
             after = entries[-1].seq
         return entries
@@ -92,17 +92,17 @@ class RemoteMarks:
         return self._get(_load_found, "find", by=by, time=time)
 
     def _get(self, load: Callable[[Any], T], *parts: str | int, **query: str | int | None) -> T:
-        wanted = {"key": self._key, **query}
-        return self._client.call(Request.about(self._stream, "GET", "entries", *parts, query=wanted), load)
+        full_query = {"key": self._key, **query}
+        return self._client.call(Request.about(self._stream, "GET", "entries", *parts, query=full_query), load)
 
 
 class RemoteBackend:
-    """What is kept in a home that only its services reach."""
+    """A home that is reached through services."""
 
     __slots__ = ("_client", "catalog", "groups", "log", "registry", "transactions")
 
     def __init__(self, client: Client) -> None:
-        """Ask by way of this client."""
+        """Use this client."""
         self._client = client
         self.catalog = RemoteCatalog(client)
         self.log = RemoteLog(client, self.catalog)
@@ -110,27 +110,27 @@ class RemoteBackend:
         self.transactions = RemoteTransactions(client)
         self.groups = RemoteGroups(client)
 
-    def news(self, wanted: Subscription, seconds: float) -> News:
-        """Return as soon as something is newer than what is known, or when the time is over."""
-        return self.groups.news(wanted, seconds)
+    def news(self, subscription: Subscription, seconds: float) -> News:
+        """Return as soon as anything is newer than the subscription, or when the time is over."""
+        return self.groups.news(subscription, seconds)
 
     def marks(self, stream: StreamInfo, key: str) -> RemoteMarks:
         """Return the marks log of a stream and key."""
         return RemoteMarks(self._client, stream, key)
 
     def explain(self, stream: StreamInfo, key: str) -> WatermarkExplanation:
-        """Return why the watermark of a stream and key stands where it stands."""
+        """Return why the watermark of a stream and key has its value."""
         return self._client.call(Request.about(stream, "GET", "why", query={"key": key}), load_explanation)
 
     def now(self) -> int:
-        """Return the time by the clock of the store."""
+        """Return the store's time."""
         return self._client.call(Request("GET", f"{API_PREFIX}/time"), lambda value: int(value["now"]))
 
     def wake(self) -> None:
-        """Do nothing: the service that heard the writer has told its controller."""
+        """Do nothing: the service wakes its own controller."""
 
     def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
         self._client.close()
 
     def __repr__(self) -> str:
@@ -140,60 +140,60 @@ class RemoteBackend:
 def open_remote(
     location: str, *, token: str | None = None, ca: str | Path | None = None, budget: float = BUDGET_SECONDS
 ) -> RemoteBackend:
-    """Return the home behind the services at a location; nothing is asked of them yet.
+    """Return the home behind the services at a location, without sending a request yet.
 
-    Without a token or a file with authorities, the environment may name them: FLOODMARK_TOKEN and FLOODMARK_CA.
+    The defaults of `token` and `ca` are the environment variables FLOODMARK_TOKEN and FLOODMARK_CA.
 
     >>> open_remote("http://127.0.0.1:8787,127.0.0.1:8788", token="fmk_0123456789ab_secret")
     Service('http://127.0.0.1:8787,http://127.0.0.1:8788')
     """
-    given = token if token is not None else os.environ.get(TOKEN_VARIABLE) or None
-    authorities = ca if ca is not None else os.environ.get(CA_VARIABLE) or None
+    token = token if token is not None else os.environ.get(TOKEN_VARIABLE) or None
+    ca = ca if ca is not None else os.environ.get(CA_VARIABLE) or None
     return RemoteBackend(
         Client(
             read_addresses(location),
-            token=None if given is None else check_token(given),
-            ca=None if authorities is None else Path(authorities),
+            token=None if token is None else check_token(token),
+            ca=None if ca is None else Path(ca),
             budget=budget,
         )
     )
 
 
 class RemoteRegistry:
-    """Tells a service what writers say."""
+    """Reports of writers, sent to a service."""
 
     __slots__ = ("_client",)
 
     def __init__(self, client: Client) -> None:
-        """Ask by way of this client."""
+        """Use this client."""
         self._client = client
 
     def open(self, stream: StreamInfo, writer: str | None, keys: Iterable[str]) -> OpenedWriter:
-        """Open a writer, new or known."""
+        """Open a writer."""
         value = {"writer": writer, "keys": list(keys)}
         return self._client.call(Request.about(stream, "POST", "writers", value=value), load_opened)
 
     def note(self, stream: StreamInfo, author: Author, key: str, time: int, position: Position) -> MarkOutcome:
-        """Take a mark, or say why not."""
+        """Note a mark and return its outcome."""
         value = _mark_value(author, key, time, position)
         return self._client.call(Request.about(stream, "POST", "marks", value=value), _load_outcome)
 
-    def note_many(self, notes: Sequence[MarkRequest]) -> list[OutcomeOrError]:
-        """Take many marks in one request, and return for each what became of it, or its error."""
+    def note_many(self, requests: Sequence[MarkRequest]) -> list[OutcomeOrError]:
+        """Note many marks in one request and return the outcome or error of each."""
         marks = [
-            {"stream": note.stream.id, "name": note.stream.name}
-            | _mark_value(note.author, note.key, note.time, note.position)
-            for note in notes
+            {"stream": mark.stream.id, "name": mark.stream.name}
+            | _mark_value(mark.author, mark.key, mark.time, mark.position)
+            for mark in requests
         ]
         request = Request("POST", f"{API_PREFIX}/marks", body=json.dumps({"marks": marks}))
-        return self._client.call(request, lambda value: [_load_result(one) for one in value["results"]])
+        return self._client.call(request, lambda value: [_load_result(result) for result in value["results"]])
 
     def idle(self, stream: StreamInfo, author: Author, position: Position) -> None:
-        """Take a writer's word that nothing comes for now."""
+        """Mark a writer as idle."""
         self._client.call(Request.about(stream, "POST", "writers", "idle", value=_writer_value(author, position)), dict)
 
     def close(self, stream: StreamInfo, author: Author, position: Position) -> None:
-        """Take a writer's word that nothing comes any more."""
+        """Close a writer."""
         self._client.call(
             Request.about(stream, "POST", "writers", "close", value=_writer_value(author, position)), dict
         )
@@ -216,17 +216,17 @@ def _mark_value(author: Author, key: str, time: int, position: Position) -> dict
 
 
 class RemoteTransactions:
-    """Begins and ends transactions by way of a service."""
+    """Transactions, through a service."""
 
     __slots__ = ("_client",)
 
     def __init__(self, client: Client) -> None:
-        """Ask by way of this client."""
+        """Use this client."""
         self._client = client
 
     def begin(self, stream: StreamInfo, author: Author, timeout: int | None = None) -> str:
-        """Begin a transaction, and return its id."""
-        # Made here, so that to ask again after a lost answer begins no second one.
+        """Begin a transaction and return its id."""
+        # Chosen here, so that a retry after a lost answer is idempotent.
         transaction = new_transaction_id()
         value = {
             "transaction": transaction,
@@ -238,21 +238,21 @@ class RemoteTransactions:
         return transaction
 
     def state(self, stream: StreamInfo, transaction: str) -> TransactionState:
-        """Return where a transaction is."""
+        """Return the state of a transaction."""
         request = Request.about(stream, "GET", "transactions", transaction)
         return self._client.call(request, lambda value: TransactionState(value["state"]))
 
     def request(self, stream: StreamInfo, transaction: str, key: str | None, time: int | None) -> None:
-        """Ask for a commit."""
+        """Request a commit."""
         value = {"key": key, "time": time}
         self._client.call(Request.about(stream, "POST", "transactions", transaction, "request", value=value), dict)
 
     def finish(self, stream: StreamInfo, transaction: str) -> CommitResult:
-        """Commit a transaction for which that was asked."""
+        """Carry out a requested commit."""
         return self._client.call(Request.about(stream, "POST", "transactions", transaction, "finish"), load_commit)
 
     def abort(self, stream: StreamInfo, transaction: str) -> None:
-        """Give a transaction up."""
+        """Abort a transaction."""
         self._client.call(Request.about(stream, "POST", "transactions", transaction, "abort"), dict)
 
 
@@ -261,7 +261,7 @@ def _load_numbers(value: Any) -> range:
 
 
 def _load_entries(value: Any) -> list[MarkEntry]:
-    return [MarkEntry.load(one) for one in value["entries"]]
+    return [MarkEntry.load(entry) for entry in value["entries"]]
 
 
 def _load_found(value: Any) -> MarkEntry | None:
@@ -269,78 +269,78 @@ def _load_found(value: Any) -> MarkEntry | None:
 
 
 _LONGEST_WAIT: Final = 10.0
-"""For how many seconds one request waits: less than a service is given to answer."""
+"""For how many seconds one request waits; less than the timeout of an attempt."""
 
 
 class RemoteGroups:
-    """Asks a service about groups."""
+    """Reader groups, through a service."""
 
     __slots__ = ("_client",)
 
     def __init__(self, client: Client) -> None:
-        """Ask by way of this client."""
+        """Use this client."""
         self._client = client
 
     def create(self, group: NewGroup) -> GroupState:
-        """Make a group under a name that no other has."""
+        """Create a group under an unused name."""
         return self._state(Request("POST", GROUPS_PATH, body=json.dumps(group.save())))
 
     def find(self, name: str) -> GroupState:
-        """Return the group of a name, or refuse a name that none has."""
+        """Return the group with a name, or raise `UnknownGroup`."""
         return self._state(Request("GET", f"{API_PREFIX}/group", {"name": name}))
 
     def all(self) -> list[GroupState]:
-        """Return all groups that may be seen, by their names."""
+        """Return the visible groups, sorted by name."""
         return self._client.call(
-            Request("GET", GROUPS_PATH), lambda value: [GroupState.load(one) for one in value["groups"]]
+            Request("GET", GROUPS_PATH), lambda value: [GroupState.load(group) for group in value["groups"]]
         )
 
     def delete(self, group: GroupRef) -> None:
-        """Forget a group."""
+        """Delete a group."""
         self._client.call(_group_request(group, "DELETE"), dict)
 
     def join(self, group: GroupRef, reader: str, instance: str, ttl: int) -> GroupState:
-        """Take a reader in, which may be silent for so many microseconds."""
+        """Add a reader with a heartbeat ttl in microseconds."""
         return self._state(_group_request(group, "POST", "join", {"reader": reader, "instance": instance, "ttl": ttl}))
 
     def sync(self, group: GroupRef, report: Report) -> GroupState:
-        """Take what a reader says of itself, and return where the group is then."""
+        """Store the progress of a reader and return the state of the group."""
         return self._state(_group_request(group, "POST", "sync", report.save()))
 
     def leave(self, group: GroupRef, report: Report) -> None:
-        """Take the last word of a reader; its segments are free from then on."""
+        """Store the final progress of a reader and remove it."""
         self._client.call(_group_request(group, "POST", "leave", report.save()), dict)
 
     def expel(self, group: GroupRef, reader: str, instance: str) -> GroupState:
-        """Send a reader away that is known to be dead."""
+        """Remove a dead reader."""
         return self._state(_group_request(group, "POST", "expel", {"reader": reader, "instance": instance}))
 
-    def tend(self, group: GroupRef) -> GroupState:
-        """Settle what time alone changes, and return the state."""
+    def refresh(self, group: GroupRef) -> GroupState:
+        """Apply changes that depend on time only, and return the state."""
         return self._state(_group_request(group, "POST", "tend"))
 
     def start_checkpoint(self, group: GroupRef, checkpoint: str, name: str, timeout: int) -> GroupState:
-        """Begin a checkpoint, by its id, which is given up after so many microseconds."""
+        """Start a checkpoint with a timeout in microseconds."""
         value = {"checkpoint": checkpoint, "name": name, "timeout": timeout}
         return self._state(_group_request(group, "POST", "start-checkpoint", value))
 
     def cancel_checkpoint(self, group: GroupRef, checkpoint: str) -> GroupState:
-        """Give a checkpoint up that is not complete."""
+        """Cancel an incomplete checkpoint."""
         return self._state(_group_request(group, "POST", "cancel-checkpoint", {"checkpoint": checkpoint}))
 
     def reset(self, group: GroupRef, reset_id: str, streams: tuple[StreamBounds, ...]) -> GroupState:
-        """Set all streams of a group to other places, under an id of this reset, and send its readers away."""
+        """Move a group to new positions, and remove its readers."""
         value = {"reset": reset_id, "streams": [bounds.save() for bounds in streams]}
         return self._state(_group_request(group, "POST", "reset", value))
 
-    def news(self, wanted: Subscription, seconds: float) -> News:
-        """Return as soon as something is newer than what is known, or when the time is over."""
+    def news(self, subscription: Subscription, seconds: float) -> News:
+        """Return as soon as anything is newer than the subscription, or when the time is over."""
         while True:
             wait = min(seconds, _LONGEST_WAIT)
-            value = {"wanted": wanted.save(), "seconds": wait}
+            value = {"wanted": subscription.save(), "seconds": wait}
             news = self._client.call(Request("POST", f"{API_PREFIX}/news", body=json.dumps(value)), News.load)
             seconds -= wait
-            if seconds <= 0 or news.is_new_to(wanted):
+            if seconds <= 0 or news.is_new_to(subscription):
                 return news
 
     def _state(self, request: Request) -> GroupState:

@@ -1,4 +1,4 @@
-"""Requests to the services of a home: what is not answered is asked again, of the next one, within a time budget."""
+"""HTTP requests to the services of a home, retried with the next service within a time budget."""
 
 import json
 import os
@@ -30,28 +30,28 @@ from floodmark.streams.definition import StreamInfo
 from floodmark.streams.remote.wire import JSON, STREAMS_PATH, load_error
 
 BUDGET_SECONDS: Final = 30.0
-"""For how long the services are asked before the caller is told that none has answered."""
+"""How long a request is retried before it fails."""
 
 T = TypeVar("T")
 
 _CONNECT_SECONDS: Final = 5.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
-_TRY_ELSEWHERE: Final = (502, 503, 504)
+_RETRIABLE_STATUSES: Final = (502, 503, 504)
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of a request: a value, or a refusal.
+    """The result of a request: a value, or an error.
 
-    `was_repeated` says that an earlier try may have been carried out too, though its answer was lost.
+    `was_repeated` means that an earlier attempt, whose answer was lost, may have been carried out too.
     """
 
     value: Any
     refusal: FloodmarkError | None
     was_repeated: bool
 
-    def taken(self) -> Any:
-        """Return the value, or raise the refusal."""
+    def unwrap(self) -> Any:
+        """Return the value, or raise the error."""
         if self.refusal is not None:
             raise self.refusal
         return self.value
@@ -59,12 +59,12 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """The services of one home, in the order in which they were named."""
+    """The URLs of the services of one home."""
 
     urls: tuple[str, ...]
 
     def __str__(self) -> str:
-        """Return them as they can be named again."""
+        """Return them in the form that `read_addresses` takes."""
         return ",".join(self.urls)
 
 
@@ -73,7 +73,7 @@ Query = Mapping[str, str | int | None]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request. It may be sent several times, so what it asks for must be the same when it is done twice."""
+    """One request. It may be sent several times, so it must be idempotent."""
 
     method: str
     path: str
@@ -92,18 +92,18 @@ class Request:
         body: Any = None,
         content_type: str = JSON,
     ) -> "Request":
-        """Return a request about a stream, with a JSON value or another body.
+        """Create a request about a stream, with a JSON value or another body.
 
-        The path has the stream's id, since names have slashes, and may pass to another stream. The name goes along
-        for the case that the stream is gone: the refusal then says which it was.
+        The path has the stream's id, because names contain slashes and can be reused. The name is sent too, for the
+        error if the stream was deleted.
         """
         path = "/".join([STREAMS_PATH, str(stream.id), *map(str, parts)])
-        sent = body if value is None else json.dumps(value)
-        return cls(method, path, {**(query or {}), "name": stream.name}, sent, content_type)
+        content = body if value is None else json.dumps(value)
+        return cls(method, path, {**(query or {}), "name": stream.name}, content, content_type)
 
 
 class Client:
-    """Speaks to the services of one home. Many threads may use it; a child of a fork gets connections of its own."""
+    """HTTP client of the services of one home. Thread-safe; after a fork the child opens its own connections."""
 
     __slots__ = (
         "_addresses",
@@ -120,12 +120,12 @@ class Client:
     def __init__(
         self, addresses: Addresses, *, token: str | None = None, ca: Path | None = None, budget: float = BUDGET_SECONDS
     ) -> None:
-        """Connect to nothing yet."""
+        """Connect on the first request."""
         self._addresses = addresses
         self._token = token
         self._ca = None if ca is None else _check_ca(os.fspath(ca))
         self._budget = budget
-        # Any one to begin with, so that many clients share the work among the services.
+        # Start with a random service to spread the load.
         self._current = random.randrange(len(addresses.urls))
         self._lock = threading.Lock()
         self._is_closed = False
@@ -133,28 +133,28 @@ class Client:
         self._pool = self._new_pool()
 
     def ask(self, request: Request) -> Answer:
-        """Send a request until it is answered, and return the answer."""
-        tries = _Attempts(self, request)
-        for response, address in tries:
+        """Send a request, with retries, and return the answer."""
+        attempts = _Attempts(self, request)
+        for response, address in attempts:
             with _released(response):
-                status, body = response.status, tries.read(response, address)
+                status, body = response.status, attempts.read(response, address)
             if body is None:
                 continue
             value = _read_json(body, address, status)
             if status < 300:
-                return Answer(value, None, tries.may_be_done)
-            refusal = _refusal(value, address, status)
-            if status not in _TRY_ELSEWHERE:
-                return Answer(None, refusal, tries.may_be_done)
-            tries.refused(refusal)
-        raise AssertionError("tries end by returning or raising")
+                return Answer(value, None, attempts.may_be_repeated)
+            refusal = _load_refusal(value, address, status)
+            if status not in _RETRIABLE_STATUSES:
+                return Answer(None, refusal, attempts.may_be_repeated)
+            attempts.record_refusal(refusal)
+        raise AssertionError("attempts end by returning or raising")
 
     def call(self, request: Request, load: Callable[[Any], T]) -> T:
-        """Return what a request is answered, as it is loaded, or raise what it is refused with."""
-        return self.loaded(self.ask(request).taken(), load)
+        """Send a request and return its loaded answer, or raise its error."""
+        return self.load(self.ask(request).unwrap(), load)
 
-    def loaded(self, value: Any, load: Callable[[Any], T]) -> T:
-        """Return what a value stands for, or refuse one that is not of the form that it should have."""
+    def load(self, value: Any, load: Callable[[Any], T]) -> T:
+        """Load an answer, or raise `AnswerInvalid` if it does not have the expected form."""
         try:
             return load(value)
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
@@ -162,13 +162,13 @@ class Client:
 
     @contextmanager
     def reading(self, request: Request) -> Iterator[Any]:
-        """Give a file-like source with the body of an answer, which need not come to its end."""
-        tries = _Attempts(self, request)
-        for response, address in tries:
+        """Open the body of an answer as a file-like source."""
+        attempts = _Attempts(self, request)
+        for response, address in attempts:
             if response.status == 200:
                 try:
                     yield response
-                    # To its very end, or the connection could not be used again.
+                    # Read to the end, so that the connection can be reused.
                     response.drain_conn()
                 finally:
                     if response.closed:
@@ -177,16 +177,16 @@ class Client:
                         response.close()
                 return
             with _released(response):
-                status, body = response.status, tries.read(response, address)
+                status, body = response.status, attempts.read(response, address)
             if body is None:
                 continue
-            refusal = _refusal(_read_json(body, address, status), address, status)
-            if status not in _TRY_ELSEWHERE:
+            refusal = _load_refusal(_read_json(body, address, status), address, status)
+            if status not in _RETRIABLE_STATUSES:
                 raise refusal
-            tries.refused(refusal)
+            attempts.record_refusal(refusal)
 
     def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
         self._is_closed = True
         self._pool.clear()
 
@@ -195,20 +195,20 @@ class Client:
 
     @property
     def addresses(self) -> Addresses:
-        """Where the services are."""
+        """The URLs of the services."""
         return self._addresses
 
     @property
     def budget(self) -> float:
-        """For how many seconds a request is tried."""
+        """For how many seconds a request is retried."""
         return self._budget
 
     def current(self) -> str:
-        """Return the address that is in use."""
+        """Return the service in use."""
         return self._addresses.urls[self._current]
 
-    def go_on(self, from_address: str) -> None:
-        """Use the next address from now on, unless another thread has gone on already."""
+    def switch(self, from_address: str) -> None:
+        """Switch to the next service, unless another thread has already done so."""
         with self._lock:
             if self.current() == from_address:
                 self._current = (self._current + 1) % len(self._addresses.urls)
@@ -238,12 +238,12 @@ class Client:
         if self._is_closed:
             raise HomeClosed(
                 f"The home {self._addresses} has been closed.",
-                rule="A home is used between open and close.",
-                remedy="Open it again.",
+                rule="A closed home cannot be used.",
+                remedy="Open it again with connect().",
                 path=str(self._addresses),
             )
         if self._process != os.getpid():
-            # The connections of the parent are the parent's.
+            # After a fork: the child must not use the connections of its parent.
             self._pool = self._new_pool()
             self._process = os.getpid()
 
@@ -252,74 +252,75 @@ class Client:
 
 
 class _Attempts:
-    """The tries of one request: responses that came, from one address after the other, until there is no time left."""
+    """The attempts at one request: yields responses, switching between services, until the budget is used up."""
 
     def __init__(self, client: Client, request: Request) -> None:
         self._client = client
         self._request = request
-        self._until = time.monotonic() + client.budget
+        self._deadline = time.monotonic() + client.budget
         self._problems: dict[str, str] = {}
-        self._last: FloodmarkError | None = None
-        self.may_be_done = False
+        self._last_refusal: FloodmarkError | None = None
+        self.may_be_repeated = False
         self._number = 0
 
     def __iter__(self) -> Iterator[tuple[Any, str]]:
         while True:
             address = self._client.current()
-            # No try takes all of the time, or a service that hangs would be the only one that is asked.
-            seconds = max(min(self._until - time.monotonic(), self._client.budget / 2), 0.1)
+            # No attempt takes the whole budget, so that a hanging service does not use it up.
+            seconds = max(min(self._deadline - time.monotonic(), self._client.budget / 2), 0.1)
             try:
                 response = self._client.send(self._request, address, seconds)
             except HTTPError as error:
-                self._failed(address, error)
+                self._record_failure(address, error)
             else:
                 yield response, address
             self._pause(address)
 
     def read(self, response: Any, address: str) -> bytes | None:
-        """Return the whole body of a response, or None if it was cut off."""
+        """Return the whole body of a response, or None if the connection broke."""
         try:
             body: bytes = response.read()
         except HTTPError as error:
-            self._failed(address, error)
+            self._record_failure(address, error)
             return None
         return body
 
-    def refused(self, refusal: FloodmarkError) -> None:
-        """Remember why a service could not do it now."""
-        self._last = refusal
+    def record_refusal(self, refusal: FloodmarkError) -> None:
+        """Record a refusal that another service or a later attempt may not repeat."""
+        self._last_refusal = refusal
         self._problems[self._client.current()] = refusal.fact
 
-    def _failed(self, address: str, error: HTTPError) -> None:
+    def _record_failure(self, address: str, error: HTTPError) -> None:
         if isinstance(error, SSLError) or "CERTIFICATE_VERIFY_FAILED" in str(error):
             raise ServiceUntrusted(
-                f"The service at {address} is not to be trusted: {_error_text(error)}.",
-                rule="A service shows a certificate for its own name, which is in date and signed by who is trusted.",
-                remedy="Renew the certificate, or name the authority that signed it with ca=... or FLOODMARK_CA.",
+                f"The certificate of the service at {address} is not trusted: {_error_text(error)}.",
+                rule="The certificate must be valid for the host name, not expired, and signed by a trusted authority.",
+                remedy="Renew the certificate, or set ca=... or FLOODMARK_CA to a PEM file of the authority that "
+                "signed it.",
                 address=address,
             ) from error
-        # A connection that was never made has carried no request.
-        self.may_be_done |= not isinstance(error, NewConnectionError)
-        self._last = None
+        # Without a connection the request was not sent.
+        self.may_be_repeated |= not isinstance(error, NewConnectionError)
+        self._last_refusal = None
         self._problems[address] = _error_text(error)
 
     def _pause(self, address: str) -> None:
-        """Go to the next address at once; when all of them have been tried, wait a little before going round again."""
-        self._client.go_on(address)
+        """Switch to the next service at once; pause after all of them were tried."""
+        self._client.switch(address)
         self._number += 1
         rounds = self._number // len(self._client.addresses.urls)
         pause = 0.0 if self._number <= len(self._client.addresses.urls) else _FIRST_PAUSE * 2 ** min(rounds, 10)
         pause = min(pause, _LONGEST_PAUSE) * random.uniform(0.5, 1.0)
-        if time.monotonic() + pause < self._until:
+        if time.monotonic() + pause < self._deadline:
             time.sleep(pause)
             return
-        if self._last is not None:
-            raise self._last
+        if self._last_refusal is not None:
+            raise self._last_refusal
         tried = "; ".join(f"{address}: {problem}" for address, problem in self._problems.items())
         raise ServiceUnavailable(
-            f"No service of the home has answered within {self._client.budget:g} s: {tried}.",
-            rule="One of the services that were named must run, and be reachable from here.",
-            remedy="Start one with `floodmark serve`, or name others.",
+            f"No service of the home answered within {self._client.budget:g} s: {tried}.",
+            rule="At least one of the services must be running and reachable.",
+            remedy="Start one with `floodmark serve`, or pass the URL of a running one to connect().",
             tried=dict(self._problems),
         )
 
@@ -336,12 +337,12 @@ def _read_json(body: bytes, address: str, status: int) -> Any:
     try:
         return json.loads(body) if body else None
     except ValueError as error:
-        if status in _TRY_ELSEWHERE:
+        if status in _RETRIABLE_STATUSES:
             return None
         raise _answer_invalid(address, status) from error
 
 
-def _refusal(value: Any, address: str, status: int) -> FloodmarkError:
+def _load_refusal(value: Any, address: str, status: int) -> FloodmarkError:
     try:
         return load_error(value, status)
     except (KeyError, TypeError, ValueError, AttributeError):
@@ -350,9 +351,9 @@ def _refusal(value: Any, address: str, status: int) -> FloodmarkError:
 
 def _answer_invalid(address: str, status: int) -> AnswerInvalid:
     return AnswerInvalid(
-        f"What answers at {address} is no service of Floodmark's: status {status}.",
-        rule="A service answers with JSON of its own form.",
-        remedy="Check the address, and what lies between it and this process.",
+        f"The server at {address} did not answer like a Floodmark service: status {status}.",
+        rule="A Floodmark service answers with JSON as described by its /v1/openapi.json.",
+        remedy=f"Check that {address} is the URL of `floodmark serve`, and that no proxy changes its answers.",
         address=address,
         status=status,
     )
@@ -370,33 +371,32 @@ def _error_text(error: HTTPError) -> str:
 
 
 def _check_ca(path: str) -> str:
-    """Return the path of a file with authorities, or refuse one that cannot be read; later it would look like a cut."""
+    """Return the path of a readable CA file; an unreadable one would later look like a broken connection."""
     try:
         ssl.create_default_context(cafile=path)
     except OSError as error:
         raise InvalidOption(
-            f"The file {path} with certificates cannot be read: {error}.",
-            rule="It is a PEM file with the certificates of the authorities to trust.",
-            remedy="Check ca=... or FLOODMARK_CA.",
+            f"The CA file {path} cannot be read: {error}.",
+            rule="A CA file is a PEM file with the certificates of the trusted authorities.",
+            remedy="Set ca=... or FLOODMARK_CA to such a file.",
             option="ca",
             path=path,
         ) from error
     return path
 
 
-SCHEMES: Final = ("http", "https")
-_RULE: Final = "It is http://HOST:PORT or https://HOST:PORT; several services of one home are separated by commas."
-_TOKEN: Final = re.compile(r"[!-~]+")
+_URL_RULE: Final = "The form is http://HOST:PORT or https://HOST:PORT; separate several services of a home by commas."
+_TOKEN_CHARACTERS: Final = re.compile(r"[!-~]+")
 
 
 def read_addresses(location: str) -> Addresses:
-    """Return the services that a location names, or refuse it without showing what may be a secret.
+    """Parse the URLs of services, or raise an error that shows no secrets.
 
     >>> print(read_addresses("http://a:8787,b:8788/"))
     http://a:8787,http://b:8788
     >>> read_addresses("http://someone:secret@a:8787")
     Traceback (most recent call last):
-    floodmark.errors.InvalidOption: The URL of the service has a user or a password. ... [invalid-option]
+    floodmark.errors.InvalidOption: The URL of the service contains a user or password. ... [invalid-option]
     """
     parts = [part.strip() for part in location.split(",")]
     scheme = parts[0].partition("://")[0].lower()
@@ -404,42 +404,42 @@ def read_addresses(location: str) -> Addresses:
     for part in parts:
         url = part if "://" in part else f"{scheme}://{part}"
         try:
-            read = urlsplit(url)
-            port = read.port
+            parsed = urlsplit(url)
+            port = parsed.port
         except ValueError as error:
-            raise _unreadable() from error
-        if "@" in read.netloc:
+            raise _url_unreadable() from error
+        if "@" in parsed.netloc:
             raise InvalidOption(
-                "The URL of the service has a user or a password.",
-                rule="A service is opened by a token, which is never a part of a URL: URLs end up in logs.",
-                remedy="Pass it as connect(..., token=...), or set FLOODMARK_TOKEN.",
+                "The URL of the service contains a user or password.",
+                rule="A service is accessed with a token, which must not be in a URL, because URLs end up in logs.",
+                remedy="Pass the token as connect(..., token=...), or set FLOODMARK_TOKEN.",
             )
-        if read.scheme != scheme or not _is_whole(read):
-            raise _unreadable()
-        host = f"[{read.hostname}]" if read.hostname and ":" in read.hostname else read.hostname
+        if parsed.scheme != scheme or not _is_address(parsed):
+            raise _url_unreadable()
+        host = f"[{parsed.hostname}]" if parsed.hostname and ":" in parsed.hostname else parsed.hostname
         urls.append(f"{scheme}://{host}" + ("" if port is None else f":{port}"))
     return Addresses(tuple(dict.fromkeys(urls)))
 
 
 def check_token(token: object) -> str:
-    """Return a token that can be sent, or refuse it without showing it."""
-    if isinstance(token, str) and _TOKEN.fullmatch(token):
+    """Return the token if it can be sent in a header; the error for another one does not show it."""
+    if isinstance(token, str) and _TOKEN_CHARACTERS.fullmatch(token):
         return token
     raise InvalidOption(
-        "The token cannot be sent.",
-        rule="It is the text that `floodmark token create` has printed, without spaces or line ends.",
-        remedy="Check connect(..., token=...), or FLOODMARK_TOKEN.",
+        "The token has characters that cannot be sent.",
+        rule="A token is the text that `floodmark token create` printed, without spaces or line ends.",
+        remedy="Set connect(..., token=...) or FLOODMARK_TOKEN to that text.",
         option="token",
     )
 
 
-def _is_whole(read: SplitResult) -> bool:
-    return bool(read.hostname) and read.path in ("", "/") and not read.query and not read.fragment
+def _is_address(parsed: SplitResult) -> bool:
+    return bool(parsed.hostname) and parsed.path in ("", "/") and not parsed.query and not parsed.fragment
 
 
-def _unreadable() -> InvalidOption:
+def _url_unreadable() -> InvalidOption:
     return InvalidOption(
         "The URL of the service cannot be read.",
-        rule=_RULE,
-        remedy="Write for example 'http://127.0.0.1:8787', or 'https://a.example:8787,b.example:8787'.",
+        rule=_URL_RULE,
+        remedy="Use for example 'http://127.0.0.1:8787' or 'https://a.example:8787,b.example:8787'.",
     )

@@ -1,9 +1,9 @@
-"""What a service and its clients send each other: paths, JSON values, errors, and events as Arrow IPC streams.
+"""The messages between a service and its clients: paths, JSON values, errors, and events as Arrow IPC streams.
 
-In the fields of errors, what JSON cannot say itself is an object with one name that begins with "$": None, truth
-values, numbers, text, lists, tuples, dicts with any keys, bytes, dates, datetimes and timedeltas come back equal;
-anything else comes back as the text of its `repr`. Towards a service the last column of events is where the key of
-each event lies; from a service each batch has the offset of its first event in its metadata, as `first`.
+Fields of errors: values that JSON does not have are objects with one key that begins with "$". None, booleans,
+numbers, text, lists, tuples, dicts with any keys, bytes, dates, datetimes and timedeltas round-trip; anything else
+arrives as its `repr`. Events sent to a service have the position of their key in the key space as last column; events
+from a service have the offset of the first event of each batch in the batch's metadata, as `first`.
 """
 
 import base64
@@ -45,11 +45,11 @@ GROUPS_PATH: Final = f"{API_PREFIX}/groups"
 
 
 MOST_ENTRIES: Final = 10_000
-"""How many entries a service gives in one answer."""
+"""The most entries in one answer."""
 
 
 def save_stream(stream: StreamInfo) -> dict[str, Any]:
-    """Return what a stream is."""
+    """Save a stream as JSON values."""
     return {
         "id": stream.id,
         "name": stream.name,
@@ -63,7 +63,7 @@ def save_stream(stream: StreamInfo) -> dict[str, Any]:
 
 
 def load_stream(saved: Mapping[str, Any]) -> StreamInfo:
-    """Return the stream that was saved."""
+    """Load a saved stream."""
     return StreamInfo(
         id=saved["id"],
         name=saved["name"],
@@ -77,7 +77,7 @@ def load_stream(saved: Mapping[str, Any]) -> StreamInfo:
 
 
 def save_opened(opened: OpenedWriter) -> dict[str, Any]:
-    """Return a writer as it was opened."""
+    """Save an opened writer as JSON values."""
     return {
         "writer": opened.author.writer,
         "instance": opened.author.instance,
@@ -87,31 +87,31 @@ def save_opened(opened: OpenedWriter) -> dict[str, Any]:
 
 
 def load_opened(saved: Mapping[str, Any]) -> OpenedWriter:
-    """Return the writer that was saved."""
+    """Load a saved writer."""
     author = Author(saved["writer"], saved["instance"])
     return OpenedWriter(author, saved["next_number"], dict(saved["watermarks"]))
 
 
 def save_commit(result: CommitResult) -> dict[str, Any]:
-    """Return what a commit came to."""
+    """Save the result of a commit as JSON values."""
     outcome = None if result.outcome is None else result.outcome.value
     return {"position": save_position(result.position), "outcome": outcome}
 
 
 def load_commit(saved: Mapping[str, Any]) -> CommitResult:
-    """Return the commit that was saved."""
+    """Load the saved result of a commit."""
     outcome = None if saved["outcome"] is None else MarkOutcome(saved["outcome"])
     return CommitResult(load_position(saved["position"]), outcome)
 
 
 def save_explanation(explanation: WatermarkExplanation) -> dict[str, Any]:
-    """Return why a watermark stands where it stands."""
+    """Save the explanation of a watermark as JSON values."""
     kind = None if explanation.kind is None else explanation.kind.value
     return {**asdict(explanation), "kind": kind}
 
 
 def load_explanation(saved: Mapping[str, Any]) -> WatermarkExplanation:
-    """Return the explanation that was saved."""
+    """Load a saved explanation."""
     lists = {name: tuple(saved[name]) for name in ("holders", "set_aside", "idle", "closed", "timed_out")}
     return WatermarkExplanation(
         stream=saved["stream"],
@@ -131,7 +131,7 @@ _CLASSES: Final[dict[str, type[FloodmarkError]]] = {
 
 
 def save_error(error: FloodmarkError) -> dict[str, Any]:
-    """Return an error as JSON values.
+    """Save an error as JSON values.
 
     >>> save_error(UnknownStream("There is none.", rule="So.", remedy="Make it.", stream="x"))["code"]
     'unknown-stream'
@@ -146,7 +146,7 @@ def save_error(error: FloodmarkError) -> dict[str, Any]:
 
 
 def load_error(saved: Mapping[str, Any], status: int) -> FloodmarkError:
-    """Return the error that was saved. One that only a newer release knows is told by its status, and has its code.
+    """Load a saved error. An unknown code, from a newer release, becomes a general error chosen by the HTTP status.
 
     >>> print(load_error({"code": "conflict", "fact": "A.", "rule": "B.", "remedy": "C.", "fields": {}}, 409))
     A. B. C. [conflict]
@@ -167,7 +167,7 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 def to_wire(value: object) -> Any:
-    """Return a value as JSON can say it.
+    """Convert a value to JSON values.
 
     >>> to_wire({"keys": ("a", 7), "at": timedelta(seconds=1)})
     {'keys': {'$tuple': ['a', 7]}, 'at': {'$timedelta': 1000000}}
@@ -179,31 +179,31 @@ def to_wire(value: object) -> Any:
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else {"$float": repr(float(value))}
     if isinstance(value, tuple):
-        return {"$tuple": [to_wire(one) for one in value]}
+        return {"$tuple": [to_wire(item) for item in value]}
     if isinstance(value, list):
-        return [to_wire(one) for one in value]
+        return [to_wire(item) for item in value]
     if isinstance(value, Mapping):
         if all(isinstance(key, str) and not key.startswith("$") for key in value):
-            return {key: to_wire(one) for key, one in value.items()}
-        return {"$dict": [[to_wire(key), to_wire(one)] for key, one in value.items()]}
+            return {key: to_wire(item) for key, item in value.items()}
+        return {"$dict": [[to_wire(key), to_wire(item)] for key, item in value.items()]}
     return _tagged(value)
 
 
 def from_wire(value: Any) -> Any:
-    """Return the value that `to_wire` was given.
+    """Convert JSON values back to the value that was passed to `to_wire`.
 
     >>> from_wire(to_wire({0: (1, float("inf")), 1: [b"x"]}))
     {0: (1, inf), 1: [b'x']}
     """
     if isinstance(value, list):
-        return [from_wire(one) for one in value]
+        return [from_wire(item) for item in value]
     if not isinstance(value, dict):
         return value
     if len(value) == 1:
         ((name, inner),) = value.items()
         if name in _TAG_READERS:
             return _TAG_READERS[name](inner)
-    return {key: from_wire(one) for key, one in value.items()}
+    return {key: from_wire(item) for key, item in value.items()}
 
 
 def _tagged(value: object) -> Any:
@@ -216,14 +216,14 @@ def _tagged(value: object) -> Any:
     if isinstance(value, timedelta):
         return {"$timedelta": value // _MICROSECOND}
     if isinstance(value, int | str):
-        # Some subclass of them, such as an enumeration's.
+        # A subclass, such as an enum.
         return value.real if isinstance(value, int) else str.__str__(value)
     return repr(value)
 
 
 _TAG_READERS: Final[dict[str, Callable[[Any], Any]]] = {
-    "$tuple": lambda inner: tuple(from_wire(one) for one in inner),
-    "$dict": lambda inner: {from_wire(key): from_wire(one) for key, one in inner},
+    "$tuple": lambda inner: tuple(from_wire(item) for item in inner),
+    "$dict": lambda inner: {from_wire(key): from_wire(item) for key, item in inner},
     "$float": float,
     "$bytes": base64.b64decode,
     "$datetime": datetime.fromisoformat,
@@ -233,7 +233,7 @@ _TAG_READERS: Final[dict[str, Callable[[Any], Any]]] = {
 
 
 ARROW: Final = "application/vnd.apache.arrow.stream"
-"""What a body with events says of itself."""
+"""The content type of a body with events."""
 
 _POINT: Final = pa.field("floodmark.point", pa.float64(), nullable=False)
 _FIRST: Final = b"first"
@@ -241,7 +241,7 @@ _HEADER, _COMPRESSION = 2, 3
 
 
 def pack_events(events: Events) -> Any:
-    """Return events as a body."""
+    """Encode events as a request body."""
     schema = events.batch.schema.remove_metadata().append(_POINT)
     batch = pa.record_batch([*events.batch.columns, pa.array(events.points, pa.float64())], schema=schema)
     sink = pa.BufferOutputStream()
@@ -251,17 +251,17 @@ def pack_events(events: Events) -> Any:
 
 
 def unpack_events(body: bytes, schema: Any) -> Events:
-    """Return the events of a body that anybody may have sent, or refuse it.
+    """Decode the events of an untrusted request body, or raise an error.
 
     >>> events = Events(pa.record_batch({"id": [7]}), np.array([0.5]))
     >>> unpack_events(pack_events(events), events.batch.schema).batch.to_pylist()
     [{'id': 7}]
     """
-    wanted = schema.append(_POINT)
+    expected = schema.append(_POINT)
     try:
-        batches = list(_read_batches(pa.BufferReader(body), wanted))
+        batches = list(_read_batches(pa.BufferReader(body), expected))
         for batch in batches:
-            # Without this, offsets that point outside of a buffer would be followed later.
+            # Reject offsets that point outside of a buffer.
             batch.validate(full=True)
     except (pa.ArrowException, OSError, ValueError, struct.error, IndexError) as error:
         if isinstance(error, RequestInvalid | EventInvalid):
@@ -274,28 +274,28 @@ def unpack_events(body: bytes, schema: Any) -> Events:
 
 
 class ChunkPacker:
-    """Packs chunks one by one; each piece is to be sent as it comes."""
+    """Encodes chunks one by one; the pieces together are the response body."""
 
     __slots__ = ("_sink", "_writer")
 
     def __init__(self, schema: Any) -> None:
-        """Begin with the schema."""
+        """Encode chunks of this schema."""
         self._sink = _Pieces()
         self._writer = pa.ipc.new_stream(self._sink, schema)
 
     def pack(self, chunk: Chunk) -> bytes:
-        """Return a chunk, and before the first one the schema."""
+        """Return an encoded chunk, preceded by the schema for the first one."""
         self._writer.write_batch(chunk.batch, custom_metadata={_FIRST: str(chunk.first).encode()})
         return self._sink.take()
 
     def end(self) -> bytes:
-        """Return what says that there is no more."""
+        """Return the end marker of the body."""
         self._writer.close()
         return self._sink.take()
 
 
 def unpack_chunks(source: Any, segment: int) -> Iterator[Chunk]:
-    """Return the chunks that come from a file-like source, each as soon as it is there.
+    """Decode chunks from a file-like source, each as soon as it has arrived.
 
     >>> chunk = Chunk(3, 17, pa.record_batch({"id": [7]}))
     >>> packer = ChunkPacker(chunk.batch.schema)
@@ -313,7 +313,7 @@ def unpack_chunks(source: Any, segment: int) -> Iterator[Chunk]:
 
 
 class _Pieces:
-    """A file that gives away what was written to it."""
+    """A writable file whose content can be taken out piece by piece."""
 
     closed = False
 
@@ -329,25 +329,25 @@ class _Pieces:
         pass
 
     def take(self) -> bytes:
-        taken, self._pieces = b"".join(self._pieces), []
-        return taken
+        content, self._pieces = b"".join(self._pieces), []
+        return content
 
 
-def _read_batches(source: Any, wanted: Any) -> Iterator[Any]:
+def _read_batches(source: Any, expected: Any) -> Iterator[Any]:
     try:
         schema = pa.ipc.read_schema(source)
-        if not schema.equals(wanted):
+        if not schema.equals(expected):
             raise EventInvalid(
                 f"The events have the columns {', '.join(map(str, schema))}.",
-                rule=f"They have the columns {', '.join(map(str, wanted))}.",
-                remedy="Send the columns of the stream's schema, in its order, and then where the keys lie.",
+                rule=f"The stream requires the columns {', '.join(map(str, expected))}.",
+                remedy=f"Send the columns of the stream's schema in this order, and {_POINT.name!r} as the last one.",
             )
         while True:
             message = pa.ipc.read_message(source)
             if message.type != "record batch" or _is_compressed(message.metadata):
-                # A dictionary, or what grows when it is unpacked: neither is needed, and the latter has no limit.
-                raise _unreadable("it has something else than plain batches")
-            yield pa.ipc.read_record_batch(message, wanted)
+                # Dictionaries are not needed, and compressed data could expand without limit.
+                raise _unreadable("a message is not a plain, uncompressed record batch")
+            yield pa.ipc.read_record_batch(message, expected)
     except EOFError:
         return
 
@@ -355,20 +355,20 @@ def _read_batches(source: Any, wanted: Any) -> Iterator[Any]:
 def _events_of(batch: Any) -> Events:
     points = batch.column(batch.num_columns - 1)
     if points.null_count:
-        raise _unreadable("an event has no point")
-    where = np.asarray(points, dtype=np.float64)
-    if not ((where >= 0.0) & (where < 1.0)).all():
+        raise _unreadable(f"an event has no {_POINT.name}")
+    positions = np.asarray(points, dtype=np.float64)
+    if not ((positions >= 0.0) & (positions < 1.0)).all():
         raise KeyOutOfSpace(
             "The key of an event lies outside of the key space.",
             rule="The key space is [0, 1).",
-            remedy="Take the points from key_points().",
+            remedy=f"Compute the column {_POINT.name!r} with key_points().",
         )
     schema = batch.schema.remove(batch.num_columns - 1)
-    return Events(check_nulls(pa.RecordBatch.from_arrays(batch.columns[:-1], schema=schema)), where)
+    return Events(check_nulls(pa.RecordBatch.from_arrays(batch.columns[:-1], schema=schema)), positions)
 
 
 def _is_compressed(metadata: Any) -> bool:
-    """Return whether the header of a batch, a flatbuffer, says how it is compressed."""
+    """Return whether a batch is compressed, according to its flatbuffer header."""
     raw = bytes(metadata)
     (root,) = struct.unpack_from("<I", raw, 0)
     header = _flatbuffer_field(raw, root, _HEADER)
@@ -379,7 +379,7 @@ def _is_compressed(metadata: Any) -> bool:
 
 
 def _flatbuffer_field(raw: bytes, table: int, number: int) -> int:
-    """Return where a field of a flatbuffer's table is, or 0 if it has none."""
+    """Return the offset of a field in a flatbuffer table, or 0 if it is absent."""
     (back,) = struct.unpack_from("<i", raw, table)
     fields = table - back
     (size,) = struct.unpack_from("<H", raw, fields)
@@ -393,6 +393,6 @@ def _flatbuffer_field(raw: bytes, table: int, number: int) -> int:
 def _unreadable(why: str) -> RequestInvalid:
     return RequestInvalid(
         f"The events cannot be read: {why}.",
-        rule="The body is an Arrow IPC stream of plain record batches, with at least one event.",
-        remedy="Write it with pyarrow.ipc.new_stream, without compression.",
+        rule="The body is an Arrow IPC stream of uncompressed record batches, with at least one event.",
+        remedy="Write the body with pyarrow.ipc.new_stream, without compression.",
     )

@@ -1,5 +1,6 @@
-"""Writers: what a program writes events and notes time with.
+"""Writers, which programs write events and note time with.
 
-Only `floodmark.streams.stream` opens them. They reach a home through `floodmark.streams.ports`, so that they are
-the same on every backend. Start with `writer.Writer`; which marks are accepted is in `floodmark.streams.marks`.
+Only `floodmark.streams.stream` opens them. They use a home only through `floodmark.streams.ports`, so they work the
+same on every backend. The rules for marks are in `floodmark.streams.marks`.
+Start with `writer.Writer`; `buffer` has the events that are not sent yet.
 """

@@ -1,4 +1,4 @@
-"""What a writer was given and has not sent yet, in its order, checked against the schema."""
+"""The buffer of a writer: events that are not sent yet, in order, checked against the schema."""
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -21,88 +21,90 @@ from floodmark.streams.events import (
 )
 from floodmark.streams.layout.layout import Key, key_point
 
-MOST_SINGLE: Final = 20_000
-"""After so many single events a writer sends what it has."""
+MAX_SINGLE_EVENTS: Final = 20_000
+"""A writer flushes after this many events written one at a time."""
 
-MOST_ROWS: Final = 131_072
-"""After so many events of any kind a writer sends what it has, and it sends no more at once."""
+MAX_EVENTS_PER_SEND: Final = 131_072
+"""A writer flushes after this many events of any kind, and sends at most this many at once."""
 
-_GOLDEN: Final = 0.6180339887498949
+_POINT_STEP: Final = 0.6180339887498949
+"""The golden ratio: points that advance by it spread evenly over the key space."""
 
 
-class Buffer:
-    """Events that wait to be sent. Those without a key go together to one segment, each time to another."""
+class EventBuffer:
+    """Events that wait to be sent. Events without a key go to one segment per batch, and to another with the next."""
 
-    __slots__ = ("_check", "_keys", "_points", "_ready", "_rows", "_schema", "_sent", "_sticky")
+    __slots__ = ("_check", "_in_flight", "_keyless_point", "_keys", "_points", "_ready", "_rows", "_schema")
 
     def __init__(self, schema: Any) -> None:
-        """Take events of this schema, or of any form if it is None."""
+        """Accept events of this schema; None for a stream without a schema."""
         self._schema = schema
         self._check = None if schema is None else RowCheck(schema)
         self._rows: list[Any] = []
         self._keys: list[Key | None] = []
         self._points: list[float] = []
         self._ready: deque[Events] = deque()
-        self._sent: Events | None = None
-        self._sticky = 0.0
+        self._in_flight: Events | None = None
+        self._keyless_point = 0.0
 
     def __len__(self) -> int:
-        """Return how many events wait."""
-        return len(self._rows) + sum(map(len, self._ready)) + (0 if self._sent is None else len(self._sent))
+        """Return how many events are buffered."""
+        return len(self._rows) + sum(map(len, self._ready)) + (0 if self._in_flight is None else len(self._in_flight))
 
     @property
     def is_full(self) -> bool:
-        """Whether it is time to send what waits."""
-        return len(self._rows) >= MOST_SINGLE or len(self) >= MOST_ROWS
+        """Whether the writer should flush."""
+        return len(self._rows) >= MAX_SINGLE_EVENTS or len(self) >= MAX_EVENTS_PER_SEND
 
     def add(self, event: object, key: Key | None) -> None:
-        """Take an event, or refuse it."""
-        point = self._sticky if key is None else key_point(key)
+        """Add an event, or refuse it."""
+        point = self._keyless_point if key is None else key_point(key)
         if self._check is None:
             self._rows.append(payload_of(event))
             self._keys.append(key)
         else:
             self._check(event)
-            # A copy, since the caller may use its dict again.
+            # Copy the event, since the caller may reuse its dict.
             self._rows.append(dict(event))  # type: ignore[call-overload]
         self._points.append(point)
 
     def add_batch(self, data: Any, key: object) -> None:
-        """Take a table, or rows, or refuse them all."""
+        """Add a table or an iterable of rows, or refuse it as a whole."""
         is_arrow = isinstance(data, pa.Table | pa.RecordBatch)
         if not is_arrow and not isinstance(data, pa.Array | pa.ChunkedArray):
             data = list(data)
         count = data.num_rows if is_arrow else len(data)
         keys = key_array(key, data, count)
-        points = np.full(count, self._sticky) if keys is None else points_of(keys, self._sticky)
+        points = np.full(count, self._keyless_point) if keys is None else points_of(keys, self._keyless_point)
         batch = self._batch_of(data, keys, is_arrow=is_arrow)
         if not count:
             return
-        self._settle()
+        self._pack_rows()
         events = Events(batch, points)
-        self._ready.extend(events.slice(start, MOST_ROWS) for start in range(0, count, MOST_ROWS))
-        self._sticky = (self._sticky + _GOLDEN) % 1.0
+        self._ready.extend(events.slice(start, MAX_EVENTS_PER_SEND) for start in range(0, count, MAX_EVENTS_PER_SEND))
+        self._keyless_point = (self._keyless_point + _POINT_STEP) % 1.0
 
     def next(self) -> Events | None:
-        """Return the next events to send: the same ones until they are `done`, since they may have been kept."""
-        if self._sent is not None:
-            return self._sent
-        self._settle()
+        """Return the next events to send: the same ones until `done`, so that a retry sends exactly the same events."""
+        if self._in_flight is not None:
+            return self._in_flight
+        self._pack_rows()
         if not self._ready:
             return None
-        taken = [self._ready.popleft()]
-        rows = len(taken[0])
-        while self._ready and rows + len(self._ready[0]) <= MOST_ROWS:
+        batches = [self._ready.popleft()]
+        rows = len(batches[0])
+        while self._ready and rows + len(self._ready[0]) <= MAX_EVENTS_PER_SEND:
             rows += len(self._ready[0])
-            taken.append(self._ready.popleft())
-        self._sent = Events.join(taken)
-        return self._sent
+            batches.append(self._ready.popleft())
+        self._in_flight = Events.join(batches)
+        return self._in_flight
 
     def done(self) -> None:
-        """Forget the events that `next` returned last."""
-        self._sent = None
+        """Discard the events that `next` returned last: they were sent."""
+        self._in_flight = None
 
-    def _settle(self) -> None:
+    def _pack_rows(self) -> None:
+        """Turn the rows that were added one at a time into a batch."""
         if not self._rows:
             return
         if self._schema is None:
@@ -111,7 +113,7 @@ class Buffer:
             batch = row_batch(self._rows, self._schema)
         self._ready.append(Events(batch, np.array(self._points)))
         self._rows, self._keys, self._points = [], [], []
-        self._sticky = (self._sticky + _GOLDEN) % 1.0
+        self._keyless_point = (self._keyless_point + _POINT_STEP) % 1.0
 
     def _batch_of(self, data: Any, keys: Any, *, is_arrow: bool) -> Any:
         if self._schema is not None:
@@ -119,8 +121,8 @@ class Buffer:
         if is_arrow:
             raise EventInvalid(
                 "A table was written to a stream without a schema.",
-                rule="Without a schema events are bytes, text, or what JSON can write.",
-                remedy="Create the stream with a schema, or write the rows with to_pylist().",
+                rule="Without a schema an event is bytes, text, or a value that JSON can represent.",
+                remedy="Create the stream with a schema, or write the rows as table.to_pylist().",
             )
         payloads = [payload_of(event) for event in _rows_of(data)]
         raw = [None] * len(payloads) if keys is None else keys.cast(pa.binary()).to_pylist()
@@ -133,11 +135,11 @@ def _rows_of(data: Any) -> Sequence[Any]:
 
 
 _BITS: Final = {pa.int8(): 8, pa.int16(): 16, pa.int32(): 32, pa.int64(): 64}
-Check = Callable[[Any], bool]
+ValueCheck = Callable[[Any], bool]
 
 
 class RowCheck:
-    """Refuses an event that does not fit, at once. What it cannot tell by a glance it converts to see.
+    """Refuses an event that does not fit the schema when it is written. Cheap type checks come first, then conversion.
 
     >>> RowCheck(pa.schema([("id", pa.int32())]))({"id": 2**31})
     Traceback (most recent call last):
@@ -153,7 +155,7 @@ class RowCheck:
         self._needed = frozenset(field.name for field in schema if not field.nullable)
 
     def __call__(self, event: object) -> None:
-        """Refuse an event that does not fit."""
+        """Raise `EventInvalid` if the event does not fit the schema."""
         if not self._surely_fits(event):
             row_batch([event], self._schema)
 
@@ -168,7 +170,7 @@ class RowCheck:
         return True
 
 
-def _check_of(kind: Any) -> Check:
+def _check_of(kind: Any) -> ValueCheck:
     bits = _BITS.get(kind)
     if bits is not None:
         low, high = -(2 ** (bits - 1)), 2 ** (bits - 1)

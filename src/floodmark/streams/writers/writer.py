@@ -1,4 +1,4 @@
-"""Writers put events into a stream in order, each once, and note time; transactional ones all events or none."""
+"""Writers append events to a stream, in order and exactly once, and note time; transactional ones do so atomically."""
 
 import threading
 from collections.abc import Mapping
@@ -19,14 +19,14 @@ from floodmark.errors import (
 )
 from floodmark.streams.definition import ANONYMOUS_PREFIX, StreamInfo
 from floodmark.streams.layout.layout import Key
-from floodmark.streams.layout.positions import Position, furthest
+from floodmark.streams.layout.positions import Position, furthest_position
 from floodmark.streams.marks.writer_record import MarkOutcome
 from floodmark.streams.ports import Author, Backend, CommitResult, OpenedWriter, TransactionState
-from floodmark.streams.writers.buffer import Buffer
+from floodmark.streams.writers.buffer import EventBuffer
 
 
 class Writer:
-    """Writes events to a stream. Get one from `Stream.writer`; one thread at a time uses it.
+    """Appends events to a stream and notes time, on which the watermark is based. Open one with `Stream.writer`.
 
     >>> with connect() as home:
     ...     stream = home.create_stream("shop/tills")
@@ -35,8 +35,9 @@ class Writer:
     ...         writer.note_time(1_000).value
     'accepted'
 
-    What was written is in the stream for certain once `flush` returns, and `note_time`, `mark_idle` and `close`
-    flush first. If a flush fails and it is not known whether the events arrived, flush again: none comes twice.
+    Events are buffered, and durable once `flush` returns; `note_time`, `mark_idle` and `close` flush first. If a flush
+    fails with an unknown outcome, call it again: no event is appended twice. A writer with an id that is restarted
+    continues where its earlier instance stopped, and fences that instance.
     """
 
     __slots__ = (
@@ -64,7 +65,7 @@ class Writer:
         self._backend = backend
         self._stream = stream
         self._opened = opened
-        self._buffer = Buffer(stream.settings.schema)
+        self._buffer = EventBuffer(stream.settings.schema)
         self._next = opened.next_number
         self._position = dict(position)
         self._lock = threading.RLock()
@@ -74,30 +75,33 @@ class Writer:
 
     @property
     def id(self) -> str | None:
-        """Its id, by which it is known when it is started again; None if it was opened without one."""
+        """The id of the writer, which survives restarts; None for an anonymous writer."""
         writer = self._opened.author.writer
         return None if writer.startswith(ANONYMOUS_PREFIX) else writer
 
     @property
     def instance(self) -> int:
-        """How often a writer was opened under this id; only the newest is heard."""
+        """How many times this writer id was opened; older instances are fenced."""
         return self._opened.author.instance
 
     @property
     def events_written(self) -> int:
-        """How many events are in the stream from this id, those of earlier instances included."""
+        """How many events of this id are in the stream, including those of earlier instances."""
         return self._next
 
     @property
     def watermarks(self) -> Mapping[str, int | None]:
-        """For each key what the watermark was when the writer was opened: its times must be above that to count."""
+        """The watermark of each time key when the writer was opened. Only later times advance it."""
         return self._opened.watermarks
 
     def write(self, event: object, key: Key | None = None) -> None:
-        """Give it an event. Events of one key stay in order; those without a key are spread over the segments.
+        """Add an event to the buffer, and flush if the buffer is full.
 
-        Without a schema an event is kept as JSON, or as it is if it is bytes or text; with one it is a dict of
-        column to value.
+        Args:
+            event: A dict of column to value. In a stream without a schema: bytes, text, or a value that is stored as
+                JSON.
+            key: The routing key. Events with the same key stay in order; events without a key are spread over the
+                segments.
         """
         with self._lock:
             self._check_open()
@@ -106,9 +110,11 @@ class Writer:
                 self._flush()
 
     def write_batch(self, data: Any, key: object = None) -> None:
-        """Give it many events at once: an Arrow table, or an iterable of events. It is taken whole or refused whole.
+        """Add many events at once. All of them are accepted, or none.
 
-        `key` is the column that has the keys, or a list with a key for each event.
+        Args:
+            data: An Arrow table or record batch, or an iterable of events.
+            key: The name of the column with the routing keys, or a list with one key for each event.
 
         >>> with connect() as home:
         ...     stream = home.create_stream("shop/orders", schema="id BIGINT, customer STRING")
@@ -124,24 +130,28 @@ class Writer:
                 self._flush()
 
     def flush(self) -> None:
-        """Return when all events are in the stream."""
+        """Send all buffered events, and return when they are durable in the stream."""
         with self._lock:
             self._check_open()
             self._flush()
 
     def note_time(self, time: Time, key: str | None = None) -> MarkOutcome:
-        """Say that all that is written from now on has at least this time, after flushing what was written before.
+        """Flush, then promise that all events written from now on have at least this time.
 
-        The outcome says whether the mark was taken; a time below that of the last mark is not.
+        Returns whether the mark was accepted: a time below that of the writer's last mark is ignored.
+
+        Args:
+            time: A number in the unit of the stream, or a datetime.
+            key: The time key; the default key of the stream if left out.
         """
         with self._lock:
             self._check_open()
             self._check_may_note()
             if self._ticker is not None:
                 raise AutomaticTime(
-                    f"The writer {self.id!r} notes the time by itself.",
-                    rule="A writer notes the clock's time, or what it is told, and not both.",
-                    remedy="Open it without automatic, or leave note_time out.",
+                    f"The writer {self.id!r} notes the time automatically.",
+                    rule="A writer notes time either automatically or by note_time, not both.",
+                    remedy="Open it without automatic=True, or remove the call of note_time.",
                     writer=self.id,
                 )
             if key is not None and key not in self._stream.settings.keys:
@@ -150,7 +160,7 @@ class Writer:
             return self._note(settings.key(key), time_in_unit(time, settings.unit))
 
     def mark_idle(self) -> None:
-        """Say that nothing comes for now, so that nobody waits; the next mark ends it."""
+        """Flush, then declare the writer idle, so that the watermark does not wait for it until its next mark."""
         with self._lock:
             self._check_open()
             self._check_may_note()
@@ -159,7 +169,7 @@ class Writer:
             self._backend.wake()
 
     def close(self) -> None:
-        """Flush, say that nothing comes any more, and end; to say so twice is no error."""
+        """Flush and close the writer, so that the watermark no longer waits for it. Idempotent."""
         with self._lock:
             if self._is_closed:
                 return
@@ -188,7 +198,7 @@ class Writer:
             self._next += len(events)
             if self._position and not ends.keys() <= self._position.keys():
                 self._stream = self._backend.catalog.refresh(self._stream)
-                self._position = furthest(self._stream.layout, [self._position, ends])
+                self._position = furthest_position(self._stream.layout, [self._position, ends])
             else:
                 self._position.update(ends)
 
@@ -215,9 +225,9 @@ class Writer:
     def _check_open(self) -> None:
         if self._is_closed:
             raise WriterClosed(
-                f"The writer {self.id!r} has been closed.",
-                rule="A writer is used between open and close.",
-                remedy="Open it again.",
+                f"The writer {self.id!r} was closed.",
+                rule="A closed writer cannot be used.",
+                remedy="Open it again with stream.writer(id).",
                 writer=self.id,
             )
         failure, self._failure = self._failure, None
@@ -227,14 +237,16 @@ class Writer:
     def _check_may_note(self) -> None:
         if self.id is None:
             raise WriterWithoutId(
-                "A writer without an id was to note the time.",
-                rule="Time is noted under an id, so that a writer that starts again goes on where it was.",
-                remedy="Open it as stream.writer('some id').",
+                "A writer without an id cannot note time.",
+                rule="Time is noted under an id, so that a restarted writer continues where it stopped.",
+                remedy="Open it with an id, for example stream.writer('till-3').",
             )
 
 
 class TransactionalWriter:
-    """Writes to a stream in transactions, of which several may be under way. Get one from `Stream`.
+    """Appends events in transactions: all events of a transaction become readable at its commit, or none.
+
+    Open one with `Stream.transactional_writer`. Several transactions may be open at the same time.
 
     >>> with connect() as home:
     ...     stream = home.create_stream("shop/tills", segments=4)
@@ -259,37 +271,37 @@ class TransactionalWriter:
 
     @property
     def id(self) -> str:
-        """Its id, by which it is known when it is started again."""
+        """The id of the writer, which survives restarts."""
         return self._opened.author.writer
 
     @property
     def instance(self) -> int:
-        """How often a writer was opened under this id; only the newest is heard."""
+        """How many times this writer id was opened; older instances are fenced."""
         return self._opened.author.instance
 
     @property
     def events_written(self) -> int:
-        """How many events were in the stream from this id, those of earlier instances, when it was opened."""
+        """How many events earlier instances of this id had written when this one was opened."""
         return self._opened.next_number
 
     def begin(self, timeout: Duration | None = None) -> "Transaction":
-        """Begin a transaction. After its timeout it is aborted; without one, that of the stream holds."""
+        """Begin a transaction. It is aborted after `timeout`, by default the `transaction_timeout` of the stream."""
         if self._is_closed:
             raise WriterClosed(
-                f"The writer {self.id!r} has been closed.",
-                rule="A writer is used between open and close.",
-                remedy="Open it again.",
+                f"The writer {self.id!r} was closed.",
+                rule="A closed writer cannot be used.",
+                remedy="Open it again with stream.transactional_writer(id).",
                 writer=self.id,
             )
         micros = None if timeout is None else duration_micros(timeout, "timeout", least=1)
-        number = self._backend.transactions.begin(self._stream, self._opened.author, micros)
-        transaction = Transaction(self, number)
+        transaction_id = self._backend.transactions.begin(self._stream, self._opened.author, micros)
+        transaction = Transaction(self, transaction_id)
         with self._lock:
-            self._open[number] = transaction
+            self._open[transaction_id] = transaction
         return transaction
 
     def close(self) -> None:
-        """Abort what is open, and say that nothing comes any more; to say so twice is no error."""
+        """Abort open transactions and close the writer. Idempotent."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -308,45 +320,49 @@ class TransactionalWriter:
     ) -> None:
         self.close()
 
-    def _ended(self, transaction: str, result: CommitResult | None) -> None:
+    def _forget(self, transaction: str, result: CommitResult | None) -> None:
+        """Remove a transaction that has ended, and advance the position to its events if it was committed."""
         with self._lock:
             self._open.pop(transaction, None)
             if result is not None:
                 layout = self._backend.catalog.refresh(self._stream).layout
-                self._position = furthest(layout, [self._position, result.position])
+                self._position = furthest_position(layout, [self._position, result.position])
 
 
 class Transaction:
-    """Events that come into the stream together when they are committed. As a context it commits at its end."""
+    """Events that become readable together when they are committed. Open one with `TransactionalWriter.begin`.
+
+    As a context manager it commits at the end of the block, and aborts if the block raises an error.
+    """
 
     __slots__ = ("_buffer", "_parts", "_writer", "id")
 
-    def __init__(self, writer: TransactionalWriter, number: str) -> None:
+    def __init__(self, writer: TransactionalWriter, transaction_id: str) -> None:
         """Use `TransactionalWriter.begin`."""
-        self.id = number
+        self.id = transaction_id
         self._writer = writer
-        self._buffer = Buffer(writer._stream.settings.schema)
+        self._buffer = EventBuffer(writer._stream.settings.schema)
         self._parts = 0
 
     @property
     def state(self) -> TransactionState:
-        """Where it is: open, committing, committed, aborting or aborted."""
+        """The current state: open, committing, committed, aborting or aborted."""
         return self._writer._backend.transactions.state(self._writer._stream, self.id)
 
     def write(self, event: object, key: Key | None = None) -> None:
-        """Give it an event; see `Writer.write`."""
+        """Add an event; see `Writer.write`."""
         self._buffer.add(event, key)
         if self._buffer.is_full:
             self.flush()
 
     def write_batch(self, data: Any, key: object = None) -> None:
-        """Give it many events at once; see `Writer.write_batch`."""
+        """Add many events at once; see `Writer.write_batch`."""
         self._buffer.add_batch(data, key)
         if self._buffer.is_full:
             self.flush()
 
     def flush(self) -> None:
-        """Return when all events are kept, though nobody can read them yet."""
+        """Send all buffered events, and return when they are durable. They are not readable before the commit."""
         writer = self._writer
         while (events := self._buffer.next()) is not None:
             writer._backend.log.add(writer._stream, self.id, self._parts, events)
@@ -354,15 +370,19 @@ class Transaction:
             self._parts += 1
 
     def commit(self, time: Time | None = None, key: str | None = None) -> CommitResult:
-        """Put its events into the stream, and note a time for what comes after them, if there is one.
+        """Commit the events, and optionally note a time for the events that follow.
 
-        A mark that is refused does not undo the commit: its outcome is in the result.
+        A mark that is refused does not undo the commit; see `CommitResult.outcome`.
+
+        Args:
+            time: As in `Writer.note_time`; None to note no time.
+            key: The time key; the default key of the stream if left out.
         """
         self.request_commit(time, key)
         return self.result()
 
     def request_commit(self, time: Time | None = None, key: str | None = None) -> None:
-        """Ask for the commit and do not wait for it: from here on it comes, after those asked for before."""
+        """Request the commit without waiting for it. Commits are carried out in the order of their requests."""
         writer = self._writer
         settings = writer._stream.settings
         noted = None if time is None else time_in_unit(time, settings.unit)
@@ -371,17 +391,17 @@ class Transaction:
         writer._backend.transactions.request(writer._stream, self.id, time_key if time is not None else None, noted)
 
     def result(self) -> CommitResult:
-        """Return what the commit came to that was asked for, when it is done."""
+        """Wait for the requested commit, and return its result."""
         writer = self._writer
         result = writer._backend.transactions.finish(writer._stream, self.id)
-        writer._ended(self.id, result)
+        writer._forget(self.id, result)
         writer._backend.wake()
         return result
 
     def abort(self) -> None:
-        """Give it up; nobody will have seen its events."""
+        """Abort the transaction: its events are discarded and never become readable."""
         self._writer._backend.transactions.abort(self._writer._stream, self.id)
-        self._writer._ended(self.id, None)
+        self._writer._forget(self.id, None)
 
     def __enter__(self) -> "Transaction":
         return self
@@ -398,11 +418,11 @@ class Transaction:
 
 
 def announce_close(backend: Backend, stream: StreamInfo, author: Author, position: Position) -> None:
-    """Take a writer's word that nothing comes any more, if there is still somebody to hear it."""
+    """Record that a writer was closed. Does nothing if its stream was deleted or a newer instance was opened."""
     try:
         backend.registry.close(stream, author, position)
     except (StreamDeleted, WriterSuperseded):
-        # Nobody waits for this one any more. If events were lost by that, to flush them has failed and said so.
+        # The watermark does not wait for this instance any more. Lost events have already failed in flush.
         return
     if not author.writer.startswith(ANONYMOUS_PREFIX):
         backend.wake()

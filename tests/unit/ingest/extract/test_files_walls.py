@@ -11,10 +11,10 @@ from floodmark.ingest.calendar.clock import (
     EPOCH,
     HOUR,
     MICROSECOND,
-    moment_of,
     wall_not_before,
     wall_spans,
     wall_to_micros,
+    wall_to_moment,
     zone_of,
 )
 
@@ -59,7 +59,7 @@ MOMENTS: dict[str, tuple[Range, str, int | None]] = {
 
 @pytest.mark.parametrize(("of", "shown", "expected"), MOMENTS.values(), ids=MOMENTS)
 def test_a_wall_time_is_a_moment_of_a_range_or_none(of: Range, shown: str, expected: int | None) -> None:
-    assert moment_of(wall_of(shown), wall_spans(of, BERLIN)) == expected
+    assert wall_to_moment(wall_of(shown), wall_spans(of, BERLIN)) == expected
 
 
 def test_years_have_two_changes_each() -> None:
@@ -88,8 +88,8 @@ def test_ranges_that_touch_share_no_wall_time_and_leave_none_out(
     lo, middle, hi = (start + step for step in sorted(steps))
     shown = start + shift
     parts = [Range(lo, middle), Range(middle, hi)]
-    found = [moment_of(shown, wall_spans(part, there)) for part in parts]
-    whole = moment_of(shown, wall_spans(Range(lo, hi), there))
+    found = [wall_to_moment(shown, wall_spans(part, there)) for part in parts]
+    whole = wall_to_moment(shown, wall_spans(Range(lo, hi), there))
     assert [one for one in found if one is not None] == ([] if whole is None else [whole])
     of = dict(zip([*parts, Range(lo, hi)], [*found, whole], strict=True))
     assert all(one is None or part.lo <= one < part.hi for part, one in of.items())

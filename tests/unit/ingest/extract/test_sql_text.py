@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from floodmark.errors import InvalidOption
 from floodmark.ingest import Range, SqlSource, Unit
-from floodmark.ingest.extract.sql.statements import Dialect, Slice, Statements
+from floodmark.ingest.extract.sql.statements import Dialect, ColumnSlice, Statements
 from support.ingest.sql_reading import between, clock
 
 DAY = between("2020-01-01", "2020-01-02")
@@ -177,6 +177,6 @@ def test_rows_that_no_range_would_read_are_looked_for(given: Any, dialect: str, 
 def test_slices_are_open_at_both_ends_and_have_what_has_no_value() -> None:
     dialect = Dialect("sqlite")
     edges = [None, 3, 7, None]
-    found = [Slice("n", lo, hi).condition(dialect) for lo, hi in pairwise(edges)]
+    found = [ColumnSlice("n", lo, hi).condition(dialect) for lo, hi in pairwise(edges)]
     assert found == ['("n" < 3 OR "n" IS NULL)', '"n" >= 3 AND "n" < 7', '"n" >= 7']
-    assert Slice("n", None, None).condition(dialect) is None
+    assert ColumnSlice("n", None, None).condition(dialect) is None

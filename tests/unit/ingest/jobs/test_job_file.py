@@ -97,7 +97,7 @@ def test_a_file_that_nobody_can_read_is_refused(tmp_path: Path) -> None:
     (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(JobFileMissing, match="Save it as UTF-8"):
         load_job(tmp_path / "bytes.toml")
-    with pytest.raises(JobFileMissing, match="Correct the path"):
+    with pytest.raises(JobFileMissing, match="Check the path"):
         load_job(tmp_path)
 
 
@@ -122,5 +122,5 @@ def test_jobs_that_precede_each_other_are_refused(tmp_path: Path) -> None:
     text = '[job]\nname = "a"\nzone = "UTC"\nafter = "{}"\n[time]\nfrom = "P7D"\nto = "-"\n'
     (tmp_path / "a.toml").write_text(text.format("b.toml"))
     (tmp_path / "b.toml").write_text(text.format("a.toml"))
-    with pytest.raises(JobFileInvalid, match="comes after itself"):
+    with pytest.raises(JobFileInvalid, match="precedes itself"):
         load_job(tmp_path / "a.toml", environment={})

@@ -62,13 +62,13 @@ def test_a_rest_service_is_described(tmp_path: Path) -> None:
 REST_BAD = {
     "a cursor that leads nowhere": ('next = "page.next"\n', "", 18, "no next"),
     "no secret": ('secret = "file:token"\n', "", 22, "source.auth.secret is missing"),
-    "a secret that is missing": ("file:token", "file:tokn", 24, "is not there"),
+    "a secret that is missing": ("file:token", "file:tokn", 24, "is missing"),
     "a user of a bearer": ('by = "bearer"', 'by = "bearer"\nuser = "ann"', 24, "user = 'ann'"),
     "a wrong rate": ("100 per minute", "often", 16, "'often'"),
     "no URL of the web": ("https://", "ftp://", 12, "neither with https"),
     "a header with a secret": ("params = {", 'headers = { Authorization = "x" }\nparams = {', 13, "Authorization"),
     "a parameter with a secret": ("params = {", "params = { api_key = '{{env.STAGE}}',", 13, "The parameter api_key"),
-    "a body of a GET": ("records =", 'body = "x"\nrecords =', 15, "A GET has a body"),
+    "a body of a GET": ("records =", 'body = "x"\nrecords =', 15, "A GET request has a body"),
     "a wrong format of times": ("%Y-%m-%d", "ISO", 14, "time_format is 'ISO'"),
     "an unknown field": ("{{unit.id}}", "{{unit.ids}}", 10, "'ids'"),
 }
@@ -96,7 +96,7 @@ FILES_BAD = {
     ),
     "a pattern that is none": (
         'paths = "x"\nformat = "csv"\ntime = "name"\nname_pattern = "("\nname_format = "%Y"',
-        "no regular expression",
+        "not a regular expression",
     ),
     "a column for nothing": ('paths = "x"\nformat = "csv"\ncolumn = "at"', "column is 'at'"),
 }

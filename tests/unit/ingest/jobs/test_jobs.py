@@ -16,7 +16,7 @@ from support.ingest.ingest_jobs import LA, job_of
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"mode": "append", "grace_days": 1}, "reads 1 days again in each run, and appends them"),
+        ({"mode": "append", "grace_days": 1}, "reads 1 days again in each run, in the mode append"),
         ({"mode": "overwrite"}, "The mode of the target is 'overwrite'"),
         ({"grace_days": -1}, "The grace is -1 days"),
         ({"grace_days": 1.5}, "The grace is 1.5 days"),
@@ -52,7 +52,7 @@ def test_units_are_listed_once() -> None:
         UnitWatermark.listed("id", ["a", "b", "a"])
     with pytest.raises(DuplicateUnit):
         UnitWatermark("pair", (Unit.of({"a": 1, "b": 2}), Unit.of({"b": 2, "a": 1})))
-    with pytest.raises(JobInvalid, match="neither listed nor read"):
+    with pytest.raises(JobInvalid, match="neither a list nor a secondary input"):
         UnitWatermark("id")
     assert UnitWatermark.listed("id", [1, "1", None, True]).units is not None, "these are four"
 
@@ -87,7 +87,7 @@ def test_a_target_may_say_its_mode_in_its_own_way() -> None:
     class Table:
         mode = "append"
 
-    with pytest.raises(JobInvalid, match="appends"):
+    with pytest.raises(JobInvalid, match="mode append"):
         Job("orders", LA, job_of(grace_days=2).time, target=Table())
 
 
@@ -111,8 +111,8 @@ def test_what_succeeds_ends_its_failure_and_only_its_own() -> None:
     assert [(one.range, one.attempts) for one in known.failures] == [
         (Range(0, 5), 1), (Range(5, 25), 2), (Range(25, 30), 1)
     ]  # fmt: skip
-    assert known.released(Range(0, 6)).failures[0].attempts == 0
-    assert known.released(Range(0, 6)).failures[2].attempts == 1
+    assert known.with_attempts_reset(Range(0, 6)).failures[0].attempts == 0
+    assert known.with_attempts_reset(Range(0, 6)).failures[2].attempts == 1
 
 
 def test_what_a_person_says_was_read_leaves_the_frontier_of_backfills_alone() -> None:

@@ -58,7 +58,7 @@ def test_without_a_zone_los_angeles_is_meant_and_said() -> None:
 def test_without_a_time_that_of_dil_is_meant_and_said() -> None:
     job, notes = read_properties_job("source.timezone=UTC")
     assert (job.time.name, str(job.time.from_), str(job.time.to)) == ("datetime", "2019-01-01", "-")
-    assert notes == ("It names no time to read: 2019-01-01 to now is meant, as in DIL.",)
+    assert notes == ("No time range is set: using 2019-01-01 to now, as DIL does.",)
 
 
 NAMES = {
@@ -140,7 +140,7 @@ UNTRANSLATED = {
     ),
     "a backfill": (
         "ms.backfill=true",
-        ["Not translated: ms.backfill; use `floodmark ingest backfill`, which leaves the frontier where it is."],
+        ["Not translated: ms.backfill; use `floodmark ingest backfill`, which does not move the frontier."],
     ),
     "the limits of work units": (
         "ms.work.unit.min.units=1\nms.work.unit.pacing.seconds=10",
@@ -170,9 +170,9 @@ UNIT = '{"name": "u", "type": "unit", "units": "1"}'
 # The text, the line, and words that are said.
 BAD: dict[str, tuple[str, int, str]] = {
     "an unknown zone": ("\nsource.timezone=America/LosAngeles", 2, "Did you mean 'America/Los_Angeles'"),
-    "no JSON": ("\nms.watermark=[{]", 2, "ms.watermark: It is no JSON"),
-    "no list": ("ms.watermark={}", 1, "It is no list"),
-    "an empty list": ("ms.watermark=[]", 1, "empty list"),
+    "no JSON": ("\nms.watermark=[{]", 2, "ms.watermark: The value is not JSON"),
+    "no list": ("ms.watermark={}", 1, "is not a JSON list"),
+    "an empty list": ("ms.watermark=[]", 1, "list is empty"),
     "a type in another case": ("ms.watermark=" + f"[{ONE}]".replace("datetime", "Datetime"), 1, "datetime or unit"),
     "an item without a name": ("ms.watermark=" + f"[{ONE}]".replace("name", "nam"), 1, "with a name"),
     "two times": (f"ms.watermark=[{ONE}, {ONE}]", 1, "two items of the type datetime"),
@@ -181,18 +181,18 @@ BAD: dict[str, tuple[str, int, str]] = {
     "no units": ("ms.watermark=" + f"[{UNIT}]".replace("units", "unts"), 1, "has no units"),
     "units twice": ("ms.watermark=" + f"[{UNIT}]".replace('"1"', '"1, 1"'), 1, "twice"),
     "a time without seconds": (range_of("2020-01-01 10:00", "-"), 1, "10:00:00"),
-    "a time whose zone DIL drops": (range_of("2020-01-01T10:00:00Z", "-"), 1, "DIL drops the time"),
-    "a long zone, which DIL drops": (range_of("2020-01-01 10:00:00America/Los_Angeles", "-"), 1, "DIL drops the time"),
+    "a time whose zone DIL drops": (range_of("2020-01-01T10:00:00Z", "-"), 1, "DIL ignores the time"),
+    "a long zone, which DIL drops": (range_of("2020-01-01 10:00:00America/Los_Angeles", "-"), 1, "DIL ignores the time"),
     "no hyphens": (range_of("20091201", "-"), 1, "2009-12-01"),
-    "no T": (range_of("2020-01-01", "P0D0H0M"), 1, "neither a time nor a duration"),
-    "months": (range_of("2020-01-01", "P1M"), 1, "neither a time nor a duration"),
+    "no T": (range_of("2020-01-01", "P0D0H0M"), 1, "neither a date, a time nor a duration"),
+    "months": (range_of("2020-01-01", "P1M"), 1, "neither a date, a time nor a duration"),
     "no days": (range_of("2020-01-01", "PT10M"), 1, "P0DT0H10M"),
     "too many hours": (range_of("2020-01-01", "P0DT30H"), 1, "30 hours"),
     "a hyphen as from": (range_of("-", "-"), 1, "`from` is -"),
     "a reversed range": (range_of("2020-01-02", "2020-01-01"), 1, "Swap"),
     "a wrong partition": ("\n\nms.work.unit.partition=lovely", 3, "'lovely'"),
-    "a composite that is no JSON": ('ms.work.unit.partition={"daily": ["2020-01-01": "-"]}', 1, "no JSON"),
-    "a composite without a range": ('ms.work.unit.partition={"daily": "2020-01-01"}', 1, "a start and an end"),
+    "a composite that is no JSON": ('ms.work.unit.partition={"daily": ["2020-01-01": "-"]}', 1, "not JSON"),
+    "a composite without a range": ('ms.work.unit.partition={"daily": "2020-01-01"}', 1, "start and end"),
     "a composite with a duration": ('ms.work.unit.partition={"daily": ["2019-01-01", "P1D"]}', 1, "two fixed times"),
     "a composite with a hole": (
         '\nms.work.unit.partition={"monthly": ["2019-01-01", "2020-01-01"], "daily": ["2020-01-03", "-"]}',
@@ -202,7 +202,7 @@ BAD: dict[str, tuple[str, int, str]] = {
     "a composite that begins too late": (
         range_of("2019-12-01", "-") + '\nms.work.unit.partition={"daily": ["2020-01-01", "-"]}',
         2,
-        "the grid begins",
+        "the grid starts",
     ),
     "a grace in words": ("ms.grace.period.days=three", 1, "'three'"),
     "a negative abstinence": ("ms.abstinent.period.days=-1", 1, "'-1'"),
@@ -213,7 +213,7 @@ BAD: dict[str, tuple[str, int, str]] = {
     "listed and read units": (
         f'ms.watermark=[{UNIT}]\nms.secondary.input=[{{"path": "/p", "fields": ["id"]}}]',
         2,
-        "secondary input too",
+        "read from ms.secondary.input",
     ),
     "two activations": (
         'ms.secondary.input=[{"path": "/p", "fields": ["id"]}, {"path": "/q", "fields": ["id"]}]',
@@ -225,12 +225,12 @@ BAD: dict[str, tuple[str, int, str]] = {
     "an activation with a wrong filter": (
         'ms.secondary.input=[{"path": "/p", "fields": ["id"], "filters": {"id": "("}}]',
         1,
-        "no regular expression",
+        "not a regular expression",
     ),
     "filters that are no object": (
         'ms.secondary.input=[{"path": "/p", "fields": ["id"], "filters": ["id"]}]',
         1,
-        "are no texts",
+        "are not strings",
     ),
 }
 

@@ -37,6 +37,6 @@ def test_an_entry_has_the_line_on_which_it_begins() -> None:
 
 
 def test_half_an_escape_is_refused_with_its_line() -> None:
-    with pytest.raises(JobFileInvalid, match=r"old\.properties, line 2: The escape \\u12 is none") as caught:
+    with pytest.raises(JobFileInvalid, match=r"old\.properties, line 2: Invalid escape \\u12") as caught:
         read_properties("a=1\nb=\\u12", "old.properties")
     assert caught.value.fields == {"file": "old.properties", "line": 2}

@@ -19,12 +19,12 @@ def test_a_secret_is_read_from_the_environment_or_a_file(tmp_path: Path) -> None
 
 
 MISSING = {
-    "no variable": ("env:WORD", "Set the variable WORD."),
-    "an empty variable": ("env:EMPTY", "Set the variable EMPTY."),
-    "no file": ("file:nowhere", "Write it into"),
-    "an empty file": ("file:empty", "Write it into"),
-    "a folder": ("file:.", "Write it into"),
-    "no text": ("file:bytes", "Write it into"),
+    "no variable": ("env:WORD", "Set the environment variable WORD."),
+    "an empty variable": ("env:EMPTY", "Set the environment variable EMPTY."),
+    "no file": ("file:nowhere", "Write the secret into the file"),
+    "an empty file": ("file:empty", "Write the secret into the file"),
+    "a folder": ("file:.", "Write the secret into the file"),
+    "no text": ("file:bytes", "Write the secret into the file"),
 }
 
 
@@ -32,7 +32,7 @@ MISSING = {
 def test_a_secret_that_is_missing_is_refused(reference: str, remedy: str, tmp_path: Path) -> None:
     (tmp_path / "empty").write_text("\n")
     (tmp_path / "bytes").write_bytes(b"\xff\xfe\xff")
-    with pytest.raises(SecretMissing, match="is not there") as caught:
+    with pytest.raises(SecretMissing, match="is missing") as caught:
         Secret.parse(reference, "x", folder=tmp_path).check({"EMPTY": ""})
     assert remedy in caught.value.remedy
 
@@ -41,7 +41,7 @@ def test_a_secret_that_is_missing_is_refused(reference: str, remedy: str, tmp_pa
 def test_a_secret_in_plain_words_is_refused_and_not_repeated(text: str) -> None:
     with pytest.raises(SecretExposed) as caught:
         Secret.parse(text, "source.password")
-    assert "source.password is no reference" in str(caught.value)
+    assert "source.password is not a reference" in str(caught.value)
     assert WORD not in _everything(caught.value)
 
 

@@ -36,16 +36,16 @@ MERGED = Landing(path="x", mode="merge", keys=("id",))
 TOKEN = Secret("env", "TOKEN")
 
 BAD: dict[str, tuple[Callable[[], Any], type[FloodmarkError], str]] = {
-    "a URL with a password": (lambda: replace(SQL, url="postgresql://a:b@c/d"), SecretExposed, "has a password"),
+    "a URL with a password": (lambda: replace(SQL, url="postgresql://a:b@c/d"), SecretExposed, "contains a password"),
     "a blank URL": (lambda: replace(SQL, url=" "), InvalidOption, "url is ' '"),
-    "no table and no query": (lambda: replace(SQL, table=None), InvalidOption, "neither table nor query"),
-    "a table and a query": (lambda: replace(SQL, query="x"), InvalidOption, "both table and query"),
+    "no table and no query": (lambda: replace(SQL, table=None), InvalidOption, "Neither table nor query"),
+    "a table and a query": (lambda: replace(SQL, query="x"), InvalidOption, "Both table and query"),
     "a query with one end": (
         lambda: replace(SQL, table=None, watermark=None, query="SELECT {{range.from}}"),
         InvalidOption,
         "no watermark column",
     ),
-    "a pattern of no text": (lambda: replace(SQL, pattern="%Y"), InvalidOption, "pattern '%Y'"),
+    "a pattern of no text": (lambda: replace(SQL, pattern="%Y"), InvalidOption, "pattern is '%Y'"),
     "an unknown type": (lambda: replace(SQL, watermark_type=_any("int")), InvalidOption, "'int'"),
     "unknown nulls": (lambda: replace(SQL, nulls=_any("skp")), InvalidOption, "Did you mean 'skip'"),
     "a zone of SQL": (lambda: replace(SQL, zone="Mars"), ZoneUnknown, "Mars"),
@@ -63,23 +63,23 @@ BAD: dict[str, tuple[Callable[[], Any], type[FloodmarkError], str]] = {
     "no pages at all": (lambda: Pagination(max_pages=0), InvalidOption, "max_pages is 0"),
     "basic without a user": (lambda: Auth(by="basic", secret=TOKEN), InvalidOption, "user = None"),
     "a header without a name": (lambda: Auth(by="header", secret=TOKEN), InvalidOption, "name = None"),
-    "a stream with partitions": (lambda: replace(STREAM, partition_by=("d",)), InvalidOption, "has partition_by"),
+    "a stream with partitions": (lambda: replace(STREAM, partition_by=("d",)), InvalidOption, "partition_by is set"),
     "a stream that is replaced": (lambda: replace(STREAM, mode="replace"), InvalidOption, "is a stream"),
     "a key twice": (lambda: replace(MERGED, keys=("a", "a")), InvalidOption, "twice"),
-    "a range of a merge": (lambda: replace(MERGED, range_column="a"), InvalidOption, "belongs to replace"),
-    "the newest of a replace": (lambda: replace(PATH, newest_by="a"), InvalidOption, "belongs to merge"),
+    "a range of a merge": (lambda: replace(MERGED, range_column="a"), InvalidOption, "only for the mode replace"),
+    "the newest of a replace": (lambda: replace(PATH, newest_by="a"), InvalidOption, "only for the mode merge"),
     "a blank path": (lambda: replace(PATH, path=" "), InvalidOption, "path is ' '"),
     "a password of units": (
         lambda: SecondaryInput(("id",), url="postgresql://a:b@c/d", table="t"),
         SecretExposed,
-        "has a password",
+        "contains a password",
     ),
     "units of a table and a query": (
         lambda: SecondaryInput(("id",), url="sqlite:///x", table="t", query="q"),
         InvalidOption,
-        "both a table and a query",
+        "Both table and query",
     ),
-    "a field twice": (lambda: SecondaryInput(("id", "id"), "x.csv"), InvalidOption, "each once"),
+    "a field twice": (lambda: SecondaryInput(("id", "id"), "x.csv"), InvalidOption, "each field once"),
     "no units at most": (lambda: SecondaryInput(("id",), "x.csv", most=0), InvalidOption, "most is 0"),
 }
 

@@ -41,9 +41,9 @@ def test_variables_are_replaced(text: str, expected: Scalar) -> None:
 
 UNKNOWN = {
     "misspelled": ("{{regoin}}", "Did you mean 'region'?"),
-    "of the environment": ("{{env.NOWHERE}}", "Set the variable NOWHERE of the environment."),
-    "far from any": ("{{zzz}}", "There are region, days, deep, preceding.table."),
-    "of a cell": ("{{range.from}}", "can stand in [source] only"),
+    "of the environment": ("{{env.NOWHERE}}", "Set the environment variable NOWHERE."),
+    "far from any": ("{{zzz}}", "Use one of region, days, deep, preceding.table, or add it to [variables]."),
+    "of a cell": ("{{range.from}}", "Use it in [source] only"),
 }
 
 
@@ -86,7 +86,7 @@ def test_the_environment_has_a_prefix() -> None:
 def test_variables_of_properties_files_may_name_each_other_but_not_in_a_circle() -> None:
     known: dict[str, Scalar] = {"dir": "/data/${name}", "name": "ids", "a": "${b}", "b": "${a}"}
     assert substitute_shell_variables("${dir}/x", known) == "/data/ids/x"
-    with pytest.raises(UnknownVariable, match="circle"):
+    with pytest.raises(UnknownVariable, match="cycle"):
         substitute_shell_variables("${a}", known)
     with pytest.raises(UnknownVariable, match="Did you mean 'name'"):
         substitute_shell_variables("${nmae}", known)

@@ -21,6 +21,7 @@ from floodmark.errors import TableUnfit
 from floodmark.ingest.job.job import Drift
 from floodmark.ingest.landing.fitting import RowConverter, RowFitter
 from floodmark.ingest.landing.parquet import write_parquet
+from support.examples import examples
 
 # Python has microseconds; what becomes of nanoseconds is a row of another table.
 _MOMENTS = st.datetimes(datetime(1700, 1, 1), datetime(2200, 1, 1))  # noqa: DTZ001
@@ -178,7 +179,7 @@ def knows_nothing(kind: Any) -> bool:
     return knows_nothing(kind.value_type) if pa.types.is_list(kind) else bool(pa.types.is_null(kind))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(cases(), st.sampled_from(get_args(Drift)))
 def test_all_of_the_rows_is_in_the_table_or_a_column_is_named(
     case: tuple[pa.Schema | None, pa.Schema, list[dict[str, Any]]], drift: Drift

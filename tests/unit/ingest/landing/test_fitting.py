@@ -279,7 +279,7 @@ REFUSED: list[tuple[str, RowFitter, Any, str, str]] = [
         "id",
         "under this name",
     ),
-    ("nothing that is known", RowFitter(None), schema(x=pa.null()), "", "Make the table first"),
+    ("nothing that is known", RowFitter(None), schema(x=pa.null()), "", "Create the table first"),
     ("a blank in a name", RowFitter(None), pa.schema([("a b", I8)]), "a b", "AS in a query"),
     ("no name", RowFitter(None), pa.schema([("", I8)]), "", "AS in a query"),
     ("a comma in a name inside", RowFitter(None), schema(s=pa.struct([("a,b", I8)])), "s.a,b", "AS in a query"),
@@ -338,7 +338,7 @@ def test_what_does_not_fit_is_refused_with_its_column_and_the_way_out(
 def test_a_refusal_names_both_types_at_the_place_where_they_part() -> None:
     with pytest.raises(TableUnfit, match=r"The column s\.l\[\]\.x is byte in the table and string in the rows\."):
         RowFitter(schema(s=a(l=pa.list_(a(x=I8))))).fit(schema(s=a(l=pa.list_(a(x=pa.string())))))
-    with pytest.raises(TableUnfit, match="a column new, array<long>, and the table has none"):
+    with pytest.raises(TableUnfit, match="a column new, array<long>, and the table has no such column"):
         RowFitter(schema(id=I8)).fit(schema(id=I8, new=pa.list_(I64)))
 
 

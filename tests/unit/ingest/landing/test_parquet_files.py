@@ -213,11 +213,11 @@ def test_rows_without_columns_are_partitioned_by_nothing() -> None:
 def test_few_files_are_open_and_few_rows_are_held_for_many_partitions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_parquet, "_OPEN_FILES", 3)
-    monkeypatch.setattr(_parquet, "_HELD_BYTES", 2_000)
+    monkeypatch.setattr(_parquet, "_MOST_OPEN_FILES", 3)
+    monkeypatch.setattr(_parquet, "_MOST_BUFFERED_BYTES", 2_000)
     opened = 0
     most = 0
-    real_open, real_close = _parquet._File.open, _parquet._File.close
+    real_open, real_close = _parquet._FileWriter.open, _parquet._FileWriter.close
 
     def count_open(self: Any, *args: Any) -> None:
         nonlocal opened, most
@@ -230,8 +230,8 @@ def test_few_files_are_open_and_few_rows_are_held_for_many_partitions(
         opened -= 1
         return real_close(self)
 
-    monkeypatch.setattr(_parquet._File, "open", count_open)
-    monkeypatch.setattr(_parquet._File, "close", count_close)
+    monkeypatch.setattr(_parquet._FileWriter, "open", count_open)
+    monkeypatch.setattr(_parquet._FileWriter, "close", count_close)
     rows = pa.table({"n": range(2_000), "p": [n * 7 % 20 for n in range(2_000)]})
     staged = written(tmp_path, rows, partition_by=("p",), chunk=100)
     assert (most, opened) == (3, 0)
@@ -382,7 +382,7 @@ def test_a_disk_that_is_full_is_said_so_and_no_half_file_is_left(tmp_path: Path,
     with pytest.raises(TableFailed, match="full") as refused:
         written(tmp_path, numbers(rows), rows_a_file=10_000_000)
     assert refused.value.fields["errno"] == errno.ENOSPC
-    assert "Make room" in refused.value.remedy
+    assert "Free space" in refused.value.remedy
     assert found(tmp_path) == []
     assert Path("/dev/full").exists()
 

@@ -42,9 +42,9 @@ def column(values: list[Any], kind: pa.DataType) -> Any:
             {"zone": "Asia/Tokyo"},
         ),
         (pa.date32(), [0, 1, 1, 2], {}),
-        (pa.int64(), [86_399, 86_400, 172_799, 172_800], {"numbers": "epoch-seconds"}),
-        (pa.int32(), [86_399, 86_400, 172_799, 172_800], {"numbers": "epoch-seconds"}),
-        (pa.int64(), [DAY - 1, DAY, 2 * DAY - 1, 2 * DAY], {"numbers": "epoch-micros"}),
+        (pa.int64(), [86_399, 86_400, 172_799, 172_800], {"epoch_type": "epoch-seconds"}),
+        (pa.int32(), [86_399, 86_400, 172_799, 172_800], {"epoch_type": "epoch-seconds"}),
+        (pa.int64(), [DAY - 1, DAY, 2 * DAY - 1, 2 * DAY], {"epoch_type": "epoch-micros"}),
         (pa.string(), ["19700101", "19700102", "1970010223", "19700103"], {"pattern": "%Y%m%d"}),
         (pa.string_view(), ["19700101", "19700102", "1970010223", "19700103"], {"pattern": "%Y%m%d"}),
         (pa.string(), ["1970-01-01T23:59:59", "1970-01-02T00:00:00", "1970-01-02 23:59", "1970-01-03"], {}),
@@ -69,22 +69,22 @@ def column(values: list[Any], kind: pa.DataType) -> Any:
 def test_a_range_holds_its_start_and_not_its_end_in_whatever_a_column_has(
     kind: pa.DataType, values: list[Any], given: dict[str, Any]
 ) -> None:
-    found = scope(**given).holds(column([*values, None], kind)).to_pylist()
+    found = scope(**given).contains(column([*values, None], kind)).to_pylist()
     assert found == [False, True, True, False, False], "a row without a moment is in no range"
 
 
 @pytest.mark.parametrize(
     ("kind", "values", "told"),
     [
-        (pa.int64(), [5], "has the type int64, which is no moment"),
-        (pa.float64(), [5.0], "has the type double, which is no moment"),
+        (pa.int64(), [5], "has the type int64, which is no time"),
+        (pa.float64(), [5.0], "has the type double, which is no time"),
         (pa.string(), [None, "1970-01-02", "soon"], "such as 'soon'"),
-        (pa.string(), ["1970-01-02T00:00:00", "1970-01-02T00:00:00Z"], "texts that are no moments, such as None"),
+        (pa.string(), ["1970-01-02T00:00:00", "1970-01-02T00:00:00Z"], "texts that are no times, such as None"),
     ],
 )
 def test_a_column_that_says_no_moments_is_refused(kind: pa.DataType, values: list[Any], told: str) -> None:
     with pytest.raises(TableUnfit, match=told) as refused:
-        scope().holds(column(values, kind))
+        scope().contains(column(values, kind))
     assert refused.value.fields["column"] == "at"
 
 
@@ -105,15 +105,15 @@ def test_a_unit_has_the_rows_with_its_values(
     kind: pa.DataType, values: list[Any], value: Any, held: list[bool]
 ) -> None:
     rows = pa.table({"at": pa.array([DAY] * 3, MOMENT), "shop": pa.array(values, kind)})
-    assert scope({"shop": value}).holds(rows).to_pylist() == held
+    assert scope({"shop": value}).contains(rows).to_pylist() == held
     other = Scope("at", Range(0, DAY), "UTC", {"shop": value})
-    assert other.holds(rows).to_pylist() == [False] * 3, "and only in its range"
+    assert other.contains(rows).to_pylist() == [False] * 3, "and only in its range"
 
 
 def test_a_unit_whose_value_a_column_cannot_have_is_refused() -> None:
     rows = pa.table({"at": pa.array([DAY], MOMENT), "shop": pa.array([7], pa.int64())})
     with pytest.raises(TableUnfit, match="shop = 'north', and the column has the type int64") as refused:
-        scope({"shop": "north"}).holds(rows)
+        scope({"shop": "north"}).contains(rows)
     assert refused.value.fields["column"] == "shop"
 
 
@@ -140,21 +140,21 @@ def test_files_are_passed_over_only_if_their_bounds_say_so() -> None:
     bounds = [(DAY - 9, DAY - 1), (DAY - 9, DAY), (2 * DAY - 1, 2 * DAY), (2 * DAY, 3 * DAY), (0, 9 * DAY)]
     lows, highs = zip(*bounds, (None, None), (None, DAY - 1), (2 * DAY, None), strict=True)
     files = known(**{"min.at": moments(*lows), "max.at": moments(*highs)})
-    assert scope().may_hold(files).to_pylist() == [False, True, True, False, True, True, False, False]
-    assert scope().may_hold(known(path=["a", "b"])).to_pylist() == [True, True], "nothing is known of them"
+    assert scope().may_contain(files).to_pylist() == [False, True, True, False, True, True, False, False]
+    assert scope().may_contain(known(path=["a", "b"])).to_pylist() == [True, True], "nothing is known of them"
 
 
 def test_texts_of_a_pattern_sort_as_their_moments_do() -> None:
     files = known(**{"min.at": ["19700101", "19700102", "19700103"], "max.at": ["1970010123", "19700105", "19700103"]})
-    assert scope(pattern="%Y%m%d").may_hold(files).to_pylist() == [False, True, False]
+    assert scope(pattern="%Y%m%d").may_contain(files).to_pylist() == [False, True, False]
 
 
 def test_bounds_of_texts_are_no_bounds_of_moments() -> None:
     texts = ["1970-01-01T23:00:00-05:00", "1970-01-02T00:30:00+00:00"]
     early = Scope("at", Range(DAY, DAY + DAY // 12), "UTC", {})
-    assert early.holds(column(texts, pa.string())).to_pylist() == [False, True]
+    assert early.contains(column(texts, pa.string())).to_pylist() == [False, True]
     files = known(**{"min.at": [min(texts), "1971-01-01"], "max.at": [max(texts), "1971-01-02"]})
-    assert early.may_hold(files).to_pylist() == [True, False]
+    assert early.may_contain(files).to_pylist() == [True, False]
 
 
 @pytest.mark.parametrize("kind", ["-23:59", "+23:59", ""])
@@ -165,8 +165,8 @@ def test_a_file_with_a_text_in_the_range_is_never_passed_over(kind: str, zone: s
     files = known(**{"min.at": [text], "max.at": [text]})
     for start in range(-3 * DAY, 6 * DAY, DAY // 8):
         one = Scope("at", Range(start, start + DAY // 8), zone, {})
-        if one.holds(column([text], pa.string())).to_pylist() == [True]:
-            assert one.may_hold(files).to_pylist() == [True]
+        if one.contains(column([text], pa.string())).to_pylist() == [True]:
+            assert one.may_contain(files).to_pylist() == [True]
             return
     raise AssertionError("it is in some range")
 
@@ -183,7 +183,7 @@ def test_a_file_with_a_text_in_the_range_is_never_passed_over(kind: str, zone: s
     ],
 )
 def test_files_of_other_units_are_passed_over(value: Any, files: dict[str, list[Any]], told: list[int]) -> None:
-    assert scope({"shop": value}).may_hold(known(**files)).to_pylist() == [bool(one) for one in told]
+    assert scope({"shop": value}).may_contain(known(**files)).to_pylist() == [bool(one) for one in told]
 
 
 def file_of(table: Path, rows: Any, **partition: Any) -> LiveFile:
@@ -197,14 +197,14 @@ def test_rows_of_many_batches_are_counted_and_kept(tmp_path: Path) -> None:
     step = 4 * DAY // many
     rows = pa.table({"at": pa.array([n * step for n in range(many)], MOMENT), "n": pa.array(range(many), pa.int32())})
     file = file_of(tmp_path / "table", rows)
-    assert file.held(scope(), rows.schema) == (many // 4, many)
-    kept = pa.Table.from_batches(file.outside(scope(), rows.schema))
+    assert file.count_rows(scope(), rows.schema) == (many // 4, many)
+    kept = pa.Table.from_batches(file.rows_outside(scope(), rows.schema))
     assert kept["n"].to_pylist() == [*range(many // 4), *range(many // 2, many)]
 
 
 def test_a_file_without_rows_holds_none(tmp_path: Path) -> None:
     rows = pa.table({"at": moments()})
-    assert file_of(tmp_path / "table", rows).held(scope(), rows.schema) == (0, 0)
+    assert file_of(tmp_path / "table", rows).count_rows(scope(), rows.schema) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_a_file_without_rows_holds_none(tmp_path: Path) -> None:
 def test_the_values_of_partitions_are_those_of_all_rows(tmp_path: Path, partition: Any, value: Any, held: int) -> None:
     schema = pa.schema([("at", MOMENT), ("shop", pa.int32()), ("new", pa.string())])
     file = file_of(tmp_path / "table", pa.table({"at": moments(DAY, DAY, 0)}), shop=partition)
-    assert file.held(scope({"shop": value}), schema) == (held, 3)
+    assert file.count_rows(scope({"shop": value}), schema) == (held, 3)
     (batch,) = file.batches(schema)
     number = None if partition is None else int(partition)
     assert (batch.schema, batch.column("shop").to_pylist()) == (schema, [number] * 3)
@@ -229,7 +229,7 @@ def test_rows_are_read_with_the_types_of_the_table(tmp_path: Path) -> None:
 
 def test_the_column_of_the_range_may_be_one_of_the_unit(tmp_path: Path) -> None:
     rows = pa.table({"at": pa.array([date(1970, 1, 2), date(1970, 1, 3)])})
-    assert file_of(tmp_path / "table", rows).held(scope({"at": "1970-01-02"}), rows.schema) == (1, 2)
+    assert file_of(tmp_path / "table", rows).count_rows(scope({"at": "1970-01-02"}), rows.schema) == (1, 2)
 
 
 def test_live_files_have_their_partitions(tmp_path: Path) -> None:

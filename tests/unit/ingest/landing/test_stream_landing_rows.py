@@ -15,10 +15,10 @@ from floodmark.ingest.landing.stream_rows import (
     StreamRequirements,
     StreamRowFitter,
     TimeColumn,
-    final_through,
     newest_rows,
     row_keys,
 )
+from floodmark.ingest.planning.coverage import final_through
 
 DAY = 86_400_000_000
 BERLIN = "Europe/Berlin"

@@ -1,27 +1,19 @@
 """Cells in tables of Delta Lake: what is replaced, what stays, and what becomes of it when a process dies."""
 
-import json
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from time import sleep
 from typing import Any
 
 import duckdb
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
 from floodmark.control import Home
 from floodmark.errors import LandingOvertaken, LeaseLost
 from floodmark.ingest import Ingestion
-from floodmark.ingest.landing.table import BEGUN, COMMITTED, STAGED
 from floodmark.testing import ManualClock
-from support.ingest import table_landings
 from support.ingest.table_landings import DAY, FIRST, Rows, days, land, landing_of, order, table_job, table_rows
 
 
@@ -188,7 +180,7 @@ def test_a_table_is_of_one_job(home: Home, path: Path) -> None:
     source = Rows([order(1, 0.5)])
     land(home, table_job(path), source)
     result = None
-    with pytest.raises(Exception, match=r"where 'orders' lands.*\[target-taken\]"):
+    with pytest.raises(Exception, match=r"The job 'orders' lands in the table.*\[target-taken\]"):
         result = land(home, table_job(path, name="other"), source)
     assert result is None
 
@@ -285,30 +277,3 @@ def test_a_changed_grid_appends_only_what_was_not_landed(tmp_path: Path, path: P
         whole = replace(job, time=replace(job.time, grid=type(job.time.grid).plain("none")))
         assert land(home, whole, source).is_whole
         assert [number for number, _ in table_rows(path)] == list(range(16))
-
-
-@pytest.mark.parametrize(
-    ("mode", "where"),
-    [("append", STAGED), ("append", COMMITTED), ("replace", BEGUN), ("replace", STAGED), ("replace", COMMITTED)],
-)
-def test_a_process_that_dies_anywhere_is_continued_by_another(tmp_path: Path, mode: str, where: str) -> None:
-    rows = [order(n, n / 4, f"n{n}") for n in range(16)]
-    (tmp_path / "rows").write_text("\n".join(map(json.dumps, rows)))
-    script = [sys.executable, table_landings.__file__, str(tmp_path), str(tmp_path / "rows")]
-    first = subprocess.run([*script, where, mode], capture_output=True, text=True, timeout=60, check=False)
-    if where == BEGUN:
-        # The first run made the table, and had nobody to take over from.
-        assert first.returncode == 0, first.stderr
-        with Home.open(tmp_path / "home") as home:
-            Ingestion(home).edit("orders", days(1, 2), covered=False, actor="me")
-        first = subprocess.run([*script, where, mode], capture_output=True, text=True, timeout=60, check=False)
-    assert first.returncode == -signal.SIGKILL, first.stderr
-    sleep(0.4)
-    second = subprocess.run([*script, "nowhere", mode], capture_output=True, text=True, timeout=60, check=False)
-    assert second.returncode == 0, second.stderr
-    assert json.loads(second.stdout)["failed"] == 0
-    assert table_rows(tmp_path / "table") == [(n, f"n{n}") for n in range(16)]
-    used = {Path(uri) for uri in DeltaTable(str(tmp_path / "table")).file_uris()}
-    left = set((tmp_path / "table").rglob("*.parquet")) - used
-    assert where == BEGUN or not left, "what the dead have staged is removed"
-    assert sum(pq.read_metadata(file).num_rows for file in used) == 16

@@ -86,9 +86,9 @@ class TestBeginning:
         clock.advance(2 * TTL)
         _, second = begun(home, job, source)
         for run in (second, second):
-            claim_of(home, path, run).begin()
+            claim_of(home, path, run).fence_earlier_runs()
         with pytest.raises(LandingOvertaken):
-            claim_of(home, path, zombie).begin()
+            claim_of(home, path, zombie).fence_earlier_runs()
 
     def test_of_two_that_begin_at_once_one_does(
         self, home: Home, clock: ManualClock, path: Path, monkeypatch: pytest.MonkeyPatch
@@ -103,12 +103,12 @@ class TestBeginning:
 
         def late(table: DeltaCommits, *given: Any, **more: Any) -> None:
             monkeypatch.undo()
-            quick.begin()
+            quick.fence_earlier_runs()
             commit(table, *given, **more)
 
         monkeypatch.setattr(DeltaCommits, "commit", late)
         with pytest.raises(LandingOvertaken):
-            slow.begin()
+            slow.fence_earlier_runs()
 
     def test_of_two_jobs_that_begin_at_once_one_has_the_table(self, home: Home, path: Path) -> None:
         DeltaTable.create(str(path), pa.schema(list(COLUMNS.items())))
@@ -118,9 +118,9 @@ class TestBeginning:
         ]
         for claim in claims:
             claim.check_owner()
-        claims[0].begin()
+        claims[0].fence_earlier_runs()
         with pytest.raises(TargetTaken, match="'orders'"):
-            claims[1].begin()
+            claims[1].fence_earlier_runs()
 
     def test_what_is_staged_after_a_run_has_begun_is_not_its_to_remove(
         self, home: Home, clock: ManualClock, path: Path

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from floodmark.ingest import Job, Plan, PlannedRange, Range, UnitCoverage, complete_through, plan
 from floodmark.ingest.calendar.clock import day_number, days_before, zone_of
-from floodmark.ingest.calendar.ranges import gaps, intersect, merged, size, subtract, union, within
+from floodmark.ingest.calendar.ranges import clip_ranges, gaps, intersect, merge_ranges, subtract, total_length, union
 from floodmark.ingest.planning.coverage import NO_COVERAGE, find_gaps, largest_end
+from support.examples import examples
 from support.ingest.ingest_jobs import at, job_of, run
 
 HOUR = 3_600_000_000
@@ -45,14 +46,14 @@ def check(job: Job, known: dict[str, UnitCoverage], found: Plan) -> None:
         one = known.get(unit.key, NO_COVERAGE)
         missing = gaps(one.everything, *found.reach)
         mine = [row.range for row in listed if row.unit == unit]
-        assert not subtract(missing, merged(mine)), "what was not read is planned, held, or in quarantine"
+        assert not subtract(missing, merge_ranges(mine)), "what was not read is planned, held, or in quarantine"
         planned = sorted(row.range for row in everything.rows if row.unit == unit)
         assert all(before.hi <= after.lo for before, after in pairwise(planned)), "no overlap"
-        again = subtract(merged(planned), missing)
-        allowed = union(merged(failure.range for failure in one.failures), one.wanted)
+        again = subtract(merge_ranges(planned), missing)
+        allowed = union(merge_ranges(failure.range for failure in one.failures), one.wanted)
         if one.frontier is not None and job.time.grace_days:
             start = days_before(one.frontier, job.time.grace_days, zone_of(job.zone))
-            allowed = union(allowed, within([Range(start, one.frontier)], *found.reach))
+            allowed = union(allowed, clip_ranges([Range(start, one.frontier)], *found.reach))
         assert not subtract(again, allowed), "only what failed, is wanted, or is within the grace is read again"
     cells = {(row.unit.key, row.cell) for row in everything.rows}
     assert everything.cells == everything.due == len(cells)
@@ -78,7 +79,7 @@ def failing(found: Plan, kind: str, random: st.randoms) -> list[PlannedRange]:  
     return list(found.rows[:1]) if kind == "one" else []
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(job=jobs, history=steps)
 def test_whatever_fails_nothing_is_lost_or_planned_twice_and_in_the_end_all_is_read(
     job: Job, history: list[tuple[int, str, object]]
@@ -94,7 +95,7 @@ def test_whatever_fails_nothing_is_lost_or_planned_twice_and_in_the_end_all_is_r
         for name, one in before.items():
             assert not subtract(one.everything, known[name].everything), "coverage never shrinks"
     # Then all goes well, and somebody releases what is in quarantine.
-    known = {name: one.released(Range(-(2**62), 2**62)) for name, one in known.items()}
+    known = {name: one.with_attempts_reset(Range(-(2**62), 2**62)) for name, one in known.items()}
     now += (job.time.abstinence_days + 1) * 26 * HOUR
     for _ in range(10_000):
         found = plan(job, known, now)
@@ -114,7 +115,7 @@ def test_whatever_fails_nothing_is_lost_or_planned_twice_and_in_the_end_all_is_r
         assert plan(job, known, now).is_empty, "at the same moment there is nothing left"
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(job=jobs, history=steps)
 def test_abstinence_never_changes_what_is_finally_read(job: Job, history: list[tuple[int, str, object]]) -> None:
     """The same failures, by the place of a row in the plan of the job without abstinence, or by chance."""
@@ -138,7 +139,7 @@ def test_abstinence_never_changes_what_is_finally_read(job: Job, history: list[t
     assert ends[0] == ends[1]
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(
     job=jobs,
     other=jobs,
@@ -157,5 +158,7 @@ def test_a_job_may_change_its_start_its_grid_its_units_and_its_zone_and_keeps_wh
     read_again = 0
     for row in plan(whole, known, now).rows:
         state = known.get(row.unit.key, NO_COVERAGE)
-        read_again += size(subtract(intersect([row.range], state.everything), merged(f.range for f in state.failures)))
+        read_again += total_length(
+            subtract(intersect([row.range], state.everything), merge_ranges(f.range for f in state.failures))
+        )
     assert read_again == 0

@@ -201,14 +201,14 @@ def test_s35_fourteen_days_by_five_a_run() -> None:
 def test_s36_and_s37_a_backfill_reads_everything_and_moves_no_frontier() -> None:
     job = job_of(grid="daily", to="2020-12-15", abstinence_days=9)
     known = run(job, {}, plan(job, {}, at("12-20")), at("12-20"))
-    known = only(known["{}"].asked_for(span("12-01..12-15")))
+    known = only(known["{}"].with_backfill(span("12-01..12-15")))
     found = plan(job, known, at("12-20"))
     assert len(found.rows) == 14
     assert {row.reason for row in found.rows} == {"backfill"}
     after = run(job, known, found, at("12-20"))["{}"]
     assert (after.covered, after.backfilled, list(after.wanted)) == (known["{}"].covered, [], [])
     # Of what was never read it stays known that only a backfill has read it.
-    ahead = UnitCoverage([span("01-01..01-05")]).asked_for(span("01-08..01-10"))
+    ahead = UnitCoverage([span("01-01..01-05")]).with_backfill(span("01-08..01-10"))
     ahead = run(job, only(ahead), plan(job, only(ahead), at("01-10")), at("01-10"))["{}"]
     assert (ahead.frontier, list(ahead.backfilled)) == (at("01-08"), [span("01-08..01-10")])
 
@@ -293,14 +293,14 @@ def test_quarantine_holds_a_cell_and_no_other() -> None:
         "failed": 0, "gap": 0, "new": 1, "backfill": 0, "grace": 0, "held": 0, "quarantined": 1
     }  # fmt: skip
     assert complete_through(job, known, at("01-08")) == at("01-02"), "the hole is still owned"
-    released = only(known["{}"].released(bad))
+    released = only(known["{}"].with_attempts_reset(bad))
     assert plan(job, released, at("01-08")).rows[0].reason == "failed"
     assert plan(job_of(grid="daily", attempts=4), known, at("01-08")).rows[0].range == bad
 
 
 def test_the_cap_takes_failed_cells_and_gaps_first_then_new_ones_backfills_and_grace() -> None:
     known = UnitCoverage([span("01-01..01-03"), span("01-04..01-10")]).failed(span("01-06..01-07"), at("01-10"))
-    known = known.asked_for(span("01-01..01-02"))
+    known = known.with_backfill(span("01-01..01-02"))
     job = job_of(grid="daily", grace_days=1)
     order = ["01-03..01-04", "01-06..01-07", "01-10..01-11", "01-01..01-02", "01-09..01-10"]
     assert planned(job, only(known), "01-11") == order
@@ -320,7 +320,7 @@ def test_abstinence_does_not_hold_gaps_failures_and_backfills() -> None:
     assert said(job, plan(job, only(hole), at("01-21")).held) == ["01-20..01-21"], "and is listed"
     failed = known.failed(span("01-07..01-08"), now)
     assert planned(job, only(failed), "01-21") == ["01-07..01-08", "01-20..01-21"], "the last attempt failed"
-    assert planned(job, only(known.asked_for(span("01-03..01-04"))), "01-21") == ["01-03..01-04"]
+    assert planned(job, only(known.with_backfill(span("01-03..01-04"))), "01-21") == ["01-03..01-04"]
 
 
 def test_a_cell_with_holes_has_a_row_for_each() -> None:

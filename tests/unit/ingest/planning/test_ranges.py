@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from floodmark.ingest.calendar.ranges import (
     Range,
     Ranges,
+    clip_ranges,
     gaps,
     intersect,
-    merged,
-    size,
+    merge_ranges,
+    overlaps,
     subtract,
-    touches,
+    total_length,
     union,
-    within,
 )
 
 numbers = st.integers(0, 40)
@@ -34,10 +34,10 @@ def is_tidy(ranges: Ranges) -> bool:
 
 @given(loose)
 def test_merging_keeps_every_point_in_the_fewest_ranges(ranges: list[tuple[int, int]]) -> None:
-    result = merged(ranges)
+    result = merge_ranges(ranges)
     assert is_tidy(result)
     assert points(result) == {point for lo, hi in ranges for point in range(lo, hi)}
-    assert size(result) == len(points(result))
+    assert total_length(result) == len(points(result))
 
 
 @pytest.mark.parametrize(
@@ -52,21 +52,21 @@ def test_sets_of_ranges_do_what_sets_do(
     one: list[tuple[int, int]],
     other: list[tuple[int, int]],
 ) -> None:
-    result = ours(merged(one), merged(other))
+    result = ours(merge_ranges(one), merge_ranges(other))
     assert is_tidy(result)
-    assert points(result) == theirs(points(merged(one)), points(merged(other)))
+    assert points(result) == theirs(points(merge_ranges(one)), points(merge_ranges(other)))
 
 
 @given(loose, numbers, numbers)
 def test_a_window_holds_what_is_in_it_and_gaps_hold_the_rest(some: list[tuple[int, int]], lo: int, hi: int) -> None:
-    ranges, window = merged(some), set(range(lo, hi))
-    inside, outside = within(ranges, lo, hi), gaps(ranges, lo, hi)
+    ranges, window = merge_ranges(some), set(range(lo, hi))
+    inside, outside = clip_ranges(ranges, lo, hi), gaps(ranges, lo, hi)
     assert is_tidy(inside)
     assert is_tidy(outside)
     assert points(inside) == points(ranges) & window
     assert points(outside) == window - points(ranges)
-    assert touches(ranges, lo, hi) == bool(points(ranges) & window)
+    assert overlaps(ranges, lo, hi) == bool(points(ranges) & window)
 
 
 def test_ranges_that_touch_become_one_and_empty_ones_vanish() -> None:
-    assert merged([(3, 5), (1, 3), (7, 7), (9, 8)]) == [Range(1, 5)]
+    assert merge_ranges([(3, 5), (1, 3), (7, 7), (9, 8)]) == [Range(1, 5)]

@@ -18,6 +18,7 @@ from floodmark.errors import (
 from floodmark.ingest import Ingestion, Range, RangeOutcome, UnitCoverage, plan
 from floodmark.ingest.store.jobs import take_job_lease
 from floodmark.testing import ManualClock
+from support.examples import examples
 from support.ingest.ingest_jobs import at, go, job_of, key, run, said, span, succeed
 
 MINUTE = 60_000_000
@@ -61,7 +62,7 @@ def test_a_backfill_of_what_the_job_does_not_read_is_refused(jobs: Ingestion, cl
 def test_a_backfill_cannot_append_what_is_there(jobs: Ingestion, clock: ManualClock) -> None:
     job = job_of(grid="daily", mode="append")
     succeed(jobs, job)
-    with pytest.raises(JobInvalid, match="appends"):
+    with pytest.raises(JobInvalid, match="mode append"):
         jobs.backfill(job, span("01-02..01-03"), actor="me")
     assert jobs.plan(job).is_empty
     assert [event.kind for event in jobs.events("orders")] == ["registered"]
@@ -200,7 +201,7 @@ histories = st.lists(
 )
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(history=histories)
 def test_the_home_knows_what_the_pure_rules_say(
     sqlite_home: Home,
@@ -237,10 +238,10 @@ def test_the_home_knows_what_the_pure_rules_say(
             known = {unit: one.edited(what, is_covered=covered) for unit, one in known.items()}
         elif kind == "backfill" and what.hi <= job.reach(now).hi:
             jobs.backfill(job, what, actor="me")
-            known = {unit: one.asked_for(what) for unit, one in known.items()}
+            known = {unit: one.with_backfill(what) for unit, one in known.items()}
         elif kind == "retry":
             jobs.retry(job.name, what, actor="me")
-            known = {unit: one.released(what) for unit, one in known.items()}
+            known = {unit: one.with_attempts_reset(what) for unit, one in known.items()}
         assert _plain(jobs.coverage(job.name)) == _plain(known)
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import deltalake
 import fastavro
-import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -31,7 +30,6 @@ from floodmark.ingest.database import open_engine
 from floodmark.ingest.job.options import Secret
 from floodmark.ingest.job.unit import SecondaryInput
 from floodmark.ingest.secondary_input import read_units, with_units
-from floodmark.testing import PostgresServer
 
 ROWS: list[dict[str, Any]] = [
     {"id": "007", "status": "OK", "region": "eu"},
@@ -90,7 +88,7 @@ def test_each_kind_of_file_gives_the_same_units(name: str, tmp_path: Path) -> No
 
 def test_the_format_can_be_said_where_the_name_does_not_tell(tmp_path: Path) -> None:
     write_csv(tmp_path / "ids.txt")
-    with pytest.raises(SecondaryInputFailed, match="cannot be told by its name"):
+    with pytest.raises(SecondaryInputFailed, match="is unknown"):
         read_units(SecondaryInput(("id",), str(tmp_path / "ids.txt")))
     assert len(read_units(SecondaryInput(("id",), str(tmp_path / "ids.txt"), "csv"))) == 5
 
@@ -138,18 +136,18 @@ def test_values_that_json_lacks_become_text(tmp_path: Path) -> None:
 
 BROKEN: dict[str, tuple[str, str, type[FloodmarkError], str]] = {
     "a column that is not there": ("a.csv", "idd,x\n1,2\n", SecondaryInputFailed, "Did you mean 'idd'"),
-    "an empty CSV": ("a.csv", "", SecondaryInputFailed, "none at all"),
+    "an empty CSV": ("a.csv", "", SecondaryInputFailed, "Its columns: none"),
     "too few values": ("a.csv", "id,x\n1\n", SecondaryInputFailed, "line 2"),
     "too many values": ("a.csv", "id,x\n1,2\n1,2,3\n", SecondaryInputFailed, "line 3"),
     "a quote that is open": ("a.csv", 'id,x\n"1,2\n', SecondaryInputFailed, "cannot be read"),
     "no JSON": ("a.jsonl", '{"id": 1}\n{"id": \n', SecondaryInputFailed, "line 2"),
     "no object": ("a.jsonl", '{"id": 1}\n7\n', SecondaryInputFailed, "line 2"),
-    "no list": ("a.json", '[{"id": 1},', SecondaryInputFailed, "no JSON object"),
+    "no list": ("a.json", '[{"id": 1},', SecondaryInputFailed, "Not a JSON object"),
     "no Parquet": ("a.parquet", "PAR1", SecondaryInputFailed, "cannot be read"),
     "no Avro": ("a.avro", "Obj", SecondaryInputFailed, "cannot be read"),
     "a field that is a list": ("a.jsonl", '{"id": [1]}\n', UnitsInvalid, "type list"),
     "a number beyond all": ("a.jsonl", '{"id": NaN}\n', JobInvalid, "nan"),
-    "no rows": ("a.csv", "id\n", SecondaryInputFailed, "gives no units"),
+    "no rows": ("a.csv", "id\n", SecondaryInputFailed, "has no units"),
     "the same unit twice": ("a.csv", "id\n1\n1\n", DuplicateUnit, "distinct = true"),
 }
 
@@ -165,9 +163,9 @@ def test_what_gives_no_units_is_refused(
 
 
 def test_a_file_or_folder_that_is_not_there_or_empty_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SecondaryInputFailed, match="is not there"):
+    with pytest.raises(SecondaryInputFailed, match="does not exist"):
         read_units(SecondaryInput(("id",), str(tmp_path / "nowhere.csv")))
-    with pytest.raises(SecondaryInputFailed, match="folder without files"):
+    with pytest.raises(SecondaryInputFailed, match="an empty folder"):
         read_units(SecondaryInput(("id",), str(tmp_path)))
 
 
@@ -306,19 +304,6 @@ def test_a_password_is_given_to_the_driver_and_postgresql_is_spoken_to_by_psycop
     assert (url.drivername, url.username, url.password, url.host) == ("postgresql+psycopg", "ann", "a@b/c", "db")
 
 
-def test_units_come_from_postgresql_with_a_password_that_is_referred_to(postgres: PostgresServer) -> None:
-    url = postgres.new_database()
-    with psycopg.connect(url) as connection:
-        connection.execute("CREATE SCHEMA crm")
-        connection.execute('CREATE TABLE crm."Ids" (id INT, status TEXT, at TIMESTAMPTZ)')
-        connection.execute("INSERT INTO crm.\"Ids\" VALUES (7, 'OK', '2020-01-01Z'), (8, NULL, NULL), (9, 'OK', NULL)")
-    secret = Secret("env", "CRM_PASSWORD")
-    secondary = SecondaryInput(("id",), url=url, password=secret, table="crm.Ids", filters={"status": "OK"})
-    assert [unit.key for unit in read_units(secondary, {"CRM_PASSWORD": "any"})] == ['{"id":7}', '{"id":9}']
-    query = "SELECT id::text AS id FROM crm.\"Ids\" WHERE status LIKE '%K' AND at IS NOT NULL"
-    assert [unit.key for unit in read_units(SecondaryInput(("id",), url=url, query=query))] == ['{"id":"7"}']
-
-
 # --- jobs ------------------------------------------------------------------------------------------------------------
 
 
@@ -330,7 +315,7 @@ def test_the_table_that_a_preceding_job_has_landed_gives_the_units(tmp_path: Pat
     units = '[units.input]\npreceding = true\nfields = ["id"]\nfilters = { ok = "true" }\n'
     (tmp_path / "orders.toml").write_text(head.format("orders", after) + units)
     job = load_job(tmp_path / "orders.toml").job
-    with pytest.raises(SecondaryInputFailed, match="run first what writes it"):
+    with pytest.raises(SecondaryInputFailed, match="run the job that writes it first"):
         with_units(job)
     deltalake.write_deltalake(tmp_path / "landed" / "ids", pa.table({"id": ["b", "a"], "ok": [True, False]}))
     assert [unit.key for unit in with_units(job).listed_units] == ['{"id":"b"}']

@@ -1,5 +1,6 @@
-"""Rows of a REST service that answers in JSON.
+"""Rows of a REST service that responds with JSON.
 
-`split` reads all pages of a cell; `client` sends requests, retries and paces them. `request` (templates, credentials,
-retry rules), `paging` (answers, what is asked next) and `values` (types and arrays) are pure.
+Start with `split`, which reads all pages of a cell. `client` sends requests, retries and paces them. `request`
+(templates, credentials, retry rules), `paging` (responses and the next request) and `values` (types and arrays) are
+pure.
 """

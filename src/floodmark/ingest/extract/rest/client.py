@@ -1,4 +1,4 @@
-"""The client of a REST service: one request at a time, paced, retried, and redirected within one host only."""
+"""The HTTP client of a REST service: one request at a time, paced, retried, and redirected only within one host."""
 
 import random
 import ssl
@@ -21,7 +21,7 @@ from urllib3.exceptions import (
 from floodmark.errors import FloodmarkError, SourceAway, SourceRefused
 from floodmark.ingest.extract.rest.request import (
     LONGEST_WAIT,
-    ConnectionTrouble,
+    ConnectionFailure,
     Credentials,
     Request,
     backoff_seconds,
@@ -32,7 +32,7 @@ from floodmark.ingest.extract.rest.request import (
 )
 from floodmark.ingest.job.source import RestSource
 
-_HUNG_UP: Final = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
+_CLOSED_BY_SERVICE: Final = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
 _REDIRECTS: Final = (301, 302, 303, 307, 308)
 _KEEPS_METHOD: Final = (307, 308)
 _MOST_REDIRECTS: Final = 5
@@ -43,35 +43,38 @@ _LONGEST_URL: Final = 300
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a service has answered in the end."""
+    """A successful response."""
 
     url: str
-    """Where from, without what proves who asks."""
+    """The URL that responded, after redirects and without the secret."""
     body: bytes
     link: str | None
+    """The Link header."""
     is_empty: bool = False
-    """Whether it says that there is nothing (204)."""
+    """Whether the status is 204, No Content."""
 
 
 @dataclass(frozen=True, slots=True)
 class _FailedRequest:
-    """What came instead of a good answer: a status, or none."""
+    """A request that got an error status, or no complete response."""
 
     status: int | None
     text: str
     is_unreached: bool = False
+    """Whether no connection was made, so that the request has not arrived."""
     wait: float | None = None
+    """How many seconds the service asks to wait before a retry."""
 
 
 class RestClock:
-    """The system's clocks, its sleep and its dice."""
+    """The system's clocks, its sleep and its random numbers; tests replace it."""
 
     def now(self) -> float:
         """Return the seconds since the epoch."""
         return time.time()
 
     def elapsed(self) -> float:
-        """Return seconds that only ever rise."""
+        """Return the seconds of a monotonic clock."""
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:
@@ -84,183 +87,189 @@ class RestClock:
 
 
 class RestClient:
-    """Asks one service, as its source says. To be closed."""
+    """Sends the requests of one source. Close it after use."""
 
-    def __init__(self, source: RestSource, credentials: Credentials, clock: RestClock, share: int) -> None:
+    def __init__(self, source: RestSource, credentials: Credentials, clock: RestClock, concurrency: int) -> None:
         self._source = source
         self._credentials = credentials
         self._clock = clock
         self._timeout = source.timeout / 1_000_000
-        self._pace = Pace(clock, None if source.rate is None else source.rate / share)
+        self._pace = Pace(clock, None if source.rate is None else source.rate / concurrency)
         self._pool = urllib3.PoolManager(num_pools=2, maxsize=1, retries=False)
 
-    def ask(self, request: Request) -> Reply:
-        """Return the answer to a request, after as many attempts as it may take."""
-        failed = 0
+    def send(self, request: Request) -> Reply:
+        """Send a request, with retries and redirects, and return the response."""
+        failures = 0
         while True:
-            found = self._followed(request)
-            if isinstance(found, Reply):
-                return found
-            failed += 1
-            wait = self._wait(request, found, failed)
-            self._clock.sleep(wait)
+            result = self._send_following_redirects(request)
+            if isinstance(result, Reply):
+                return result
+            failures += 1
+            self._clock.sleep(self._seconds_before_retry(request, result, failures))
 
     def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
         self._pool.clear()
 
-    def _wait(self, request: Request, trouble: _FailedRequest, failed: int) -> float:
-        what: int | ConnectionTrouble = trouble.status or ("unreached" if trouble.is_unreached else "broken")
-        if not is_retriable(request.method, what):
-            raise self._refusal(request, trouble)
-        if trouble.wait is not None and trouble.wait > LONGEST_WAIT:
-            raise self._unavailable(
+    def _seconds_before_retry(self, request: Request, failure: _FailedRequest, failures: int) -> float:
+        """Return how long to wait before the request is sent again; raise if it must not be."""
+        cause: int | ConnectionFailure = failure.status or ("unreached" if failure.is_unreached else "broken")
+        if not is_retriable(request.method, cause):
+            raise self._not_retriable_error(request, failure)
+        if failure.wait is not None and failure.wait > LONGEST_WAIT:
+            raise self._away_error(
                 request,
-                f"{trouble.text} It asks to be left alone for {trouble.wait:.0f} seconds.",
+                f"{failure.text} Its Retry-After is {failure.wait:.0f} seconds.",
                 f"A cell waits at most {LONGEST_WAIT:.0f} seconds for a service.",
-                "Run the job again then, or ask for less: a smaller rate, fewer cells.",
+                "Run the job again after that time. If it happens often, lower rate in [source].",
             )
-        if failed > self._source.retries:
-            raise self._unavailable(
+        if failures > self._source.retries:
+            raise self._away_error(
                 request,
-                f"{trouble.text} It was asked {failed} times." if failed > 1 else trouble.text,
+                f"{failure.text} The request was sent {failures} times." if failures > 1 else failure.text,
                 f"A request is sent again at most {self._source.retries} times.",
-                "The cell stays due, and the next run asks again. If the service is slow, raise timeout or retries.",
+                "The cell stays due, and the next run reads it again. If the service is slow, raise timeout or retries "
+                "in [source].",
             )
-        return max(trouble.wait or 0.0, backoff_seconds(failed, self._clock.chance()))
+        return max(failure.wait or 0.0, backoff_seconds(failures, self._clock.chance()))
 
-    def _followed(self, request: Request) -> Reply | _FailedRequest:
-        """Return what comes of a request, wherever in the same service it leads."""
+    def _send_following_redirects(self, request: Request) -> Reply | _FailedRequest:
         for _ in range(_MOST_REDIRECTS + 1):
-            found = self._once(request)
-            if not isinstance(found, str):
-                return found
-            request = replace(request, url=found)
+            result = self._send_once(request)
+            if not isinstance(result, str):
+                return result
+            request = replace(request, url=result)
         raise SourceRefused(
-            f"{self._shown(request.url)} is the end of {_MOST_REDIRECTS} redirections, and leads further.",
-            rule="An address leads to an answer.",
-            remedy="Write the address that answers into url.",
+            f"{self._shown(request.url)} is the end of {_MOST_REDIRECTS} redirects, and redirects again.",
+            rule=f"At most {_MOST_REDIRECTS} redirects are followed.",
+            remedy="Set url in [source] to the address that responds itself.",
             url=self._shown(request.url),
         )
 
-    def _once(self, request: Request) -> Reply | _FailedRequest | str:
-        """Send a request: an answer, a trouble, or the URL that it is redirected to."""
+    def _send_once(self, request: Request) -> Reply | _FailedRequest | str:
+        """Send a request and return its response, its failure, or the URL that it is redirected to."""
         self._pace.wait()
-        signed = self._credentials.signed(request)
+        authenticated = self._credentials.authenticate(request)
         deadline = self._clock.elapsed() + self._timeout
         try:
             response = self._pool.urlopen(
-                signed.method,
-                signed.url,
-                body=signed.body,
-                headers={"Accept-Encoding": "gzip, deflate", **dict(signed.headers)},
+                authenticated.method,
+                authenticated.url,
+                body=authenticated.body,
+                headers={"Accept-Encoding": "gzip, deflate", **dict(authenticated.headers)},
                 timeout=urllib3.Timeout(total=self._timeout),
                 redirect=False,
                 preload_content=False,
             )
             try:
-                body = self._body(response, deadline)
+                body = self._read_body(response, deadline)
             except BaseException:
-                response.close()  # what is left of the body would be taken for the next answer
+                response.close()  # the rest of the body would be taken for the next response
                 raise
             response.release_conn()
         except (LocationValueError, ValueError):
             raise invalid_request_error(self._shown(request.url)) from None
         except SSLError as error:
-            if not isinstance(error.args[0], _HUNG_UP):
-                raise self._untrusted(request, error) from None
-            return _FailedRequest(None, f"{self._shown(request.url)} has hung up.")
+            if not isinstance(error.args[0], _CLOSED_BY_SERVICE):
+                raise self._certificate_error(request, error) from None
+            return _FailedRequest(None, f"{self._shown(request.url)} closed the connection.")
         except (NewConnectionError, NameResolutionError, ConnectTimeoutError) as error:
             return _FailedRequest(None, f"{self._shown(request.url)} cannot be reached ({type(error).__name__}).", True)
         except (TimeoutError, _TooSlow):
             return _FailedRequest(
-                None, f"{self._shown(request.url)} has not answered within {self._timeout:g} seconds."
+                None, f"{self._shown(request.url)} has not responded within {self._timeout:g} seconds."
             )
         except (HTTPError, OSError) as error:
-            return _FailedRequest(None, f"The answer of {self._shown(request.url)} broke off ({type(error).__name__}).")
-        return self._judged(request, response, body)
+            return _FailedRequest(
+                None, f"The response of {self._shown(request.url)} broke off ({type(error).__name__})."
+            )
+        return self._classify(request, response, body)
 
-    def _body(self, response: urllib3.BaseHTTPResponse, deadline: float) -> bytes:
+    def _read_body(self, response: urllib3.BaseHTTPResponse, deadline: float) -> bytes:
         chunks = []
         while chunk := response.read1(_CHUNK, decode_content=True):
             chunks.append(chunk)
-            # Each byte in time is not the whole in time.
+            # The timeout of urllib3 is per read; this one is for the whole body.
             if self._clock.elapsed() > deadline:
                 raise _TooSlow
         return b"".join(chunks)
 
-    def _judged(
+    def _classify(
         self, request: Request, response: urllib3.BaseHTTPResponse, body: bytes
     ) -> Reply | _FailedRequest | str:
         status = response.status
-        url = self._credentials.unsigned(request.url)
+        url = self._credentials.remove_from_url(request.url)
         if 200 <= status < 300:
             return Reply(url, body, response.headers.get("Link"), is_empty=status == 204)
         location = response.headers.get("Location")
         if status in _REDIRECTS and location:
-            return self._redirected(request, status, urljoin(request.url, location))
-        text = f"{self._shown(request.url)} answers {status}{_reason(response)}."
+            return self._redirect_url(request, status, urljoin(request.url, location))
+        text = f"{self._shown(request.url)} responds with {status}{_reason(response)}."
         if body:
-            text += f" It says {self._excerpt(body)}."
+            text += f" The body is {self._excerpt(body)}."
         after = retry_after_seconds(
             response.headers.get("Retry-After"), response.headers.get("Date"), self._clock.now()
         )
         return _FailedRequest(status, text, wait=after)
 
-    def _redirected(self, request: Request, status: int, location: str) -> str:
-        target = location.partition("#")[0]
-        if is_same_service(request.url, target) and (request.method == "GET" or status in _KEEPS_METHOD):
-            return target
+    def _redirect_url(self, request: Request, status: int, location: str) -> str:
+        url = location.partition("#")[0]
+        if is_same_service(request.url, url) and (request.method == "GET" or status in _KEEPS_METHOD):
+            return url
         raise SourceRefused(
-            f"{self._shown(request.url)} redirects a {request.method} to {self._shown(target)} ({status}).",
-            rule="A redirection is followed within the same host, and without making a POST a GET.",
-            remedy="If that address is meant, write it into url.",
+            f"{self._shown(request.url)} redirects a {request.method} to {self._shown(url)} ({status}).",
+            rule="A redirect is followed only within the same host, and only if it does not turn a POST into a GET.",
+            remedy="If that address is right, set url in [source] to it.",
             url=self._shown(request.url),
             status=status,
         )
 
-    def _refusal(self, request: Request, trouble: _FailedRequest) -> FloodmarkError:
-        status = trouble.status
+    def _not_retriable_error(self, request: Request, failure: _FailedRequest) -> FloodmarkError:
+        status = failure.status
         if status is None or status >= 500:
-            rule = "A POST is sent again only if it has not arrived, or was turned away with 429 or 503."
+            rule = "A POST is sent again only if it has not arrived, or after 429 or 503."
             if request.method == "GET":
                 rule = "A GET is sent again after 500, 502, 503 and 504."
-            return self._unavailable(request, trouble.text, rule, "The cell stays due, and the next run asks again.")
+            remedy = "Check that the service works; the cell stays due, and the next run reads it again."
+            return self._away_error(request, failure.text, rule, remedy)
         auth = self._source.auth
-        remedy = "See what the service says, and correct url, params, headers or body."
+        remedy = "Correct url, params, headers or body in [source] as the response says."
         if status in (401, 403):
-            remedy = f"See whether the secret {auth.secret} is right and may do this." if auth else "Add [source.auth]."
+            remedy = "Add [source.auth] with a secret."
+            if auth:
+                remedy = f"Check that the secret {auth.secret} is valid and has the permission for this request."
         elif status == 404:
-            remedy = "See whether url is right, and whether the unit is there."
+            remedy = "Check url in [source], and that the service knows the values of the unit in it."
         return SourceRefused(
-            trouble.text,
+            failure.text,
             rule="A request that the service refuses is not sent again.",
             remedy=remedy,
             url=self._shown(request.url),
             status=status,
         )
 
-    def _unavailable(self, request: Request, fact: str, rule: str, remedy: str) -> SourceAway:
+    def _away_error(self, request: Request, fact: str, rule: str, remedy: str) -> SourceAway:
         return SourceAway(fact, rule=rule, remedy=remedy, url=self._shown(request.url))
 
-    def _untrusted(self, request: Request, error: SSLError) -> SourceRefused:
+    def _certificate_error(self, request: Request, error: SSLError) -> SourceRefused:
         return SourceRefused(
-            f"{self._shown(request.url)} cannot be trusted: {self._credentials.hidden(str(error))}.",
-            rule="A service proves itself with a certificate that the system knows.",
-            remedy="If it has one of your own authority, set SSL_CERT_FILE to that authority's certificate.",
+            f"{self._shown(request.url)} cannot be trusted: {self._credentials.redact(str(error))}.",
+            rule="The certificate of a service is signed by an authority that this system trusts.",
+            remedy="If it is signed by your own authority, set SSL_CERT_FILE to the certificate of that authority.",
             url=self._shown(request.url),
         )
 
     def _excerpt(self, body: bytes) -> str:
-        return repr(self._credentials.hidden(body.decode("utf-8", "replace"))[:_EXCERPT])
+        return repr(self._credentials.redact(body.decode("utf-8", "replace"))[:_EXCERPT])
 
     def _shown(self, url: str) -> str:
-        text = self._credentials.hidden(self._credentials.unsigned(url))
+        """Return a URL for messages: without the secret, and not too long."""
+        text = self._credentials.redact(self._credentials.remove_from_url(url))
         return text if len(text) <= _LONGEST_URL else f"{text[:_LONGEST_URL]}..."
 
 
 class _TooSlow(Exception):
-    """The body is still coming when all of it should be there."""
+    """The body is not complete when the timeout ends."""
 
 
 def _reason(response: urllib3.BaseHTTPResponse) -> str:
@@ -269,9 +278,9 @@ def _reason(response: urllib3.BaseHTTPResponse) -> str:
 
 
 class Pace:
-    """Requests at even distances: each a pause after the one before, and the first a pause after the start.
+    """Spaces requests evenly: each one a pause after the one before, and the first one a pause after the start.
 
-    So that whoever reads one part after the other, as a task does, asks no faster than who reads one long one.
+    Because of the first pause, a task that reads many short splits is as slow as one that reads a long split.
     """
 
     def __init__(self, clock: RestClock, rate: float | None) -> None:

@@ -1,16 +1,16 @@
-"""Paging: what an answer says, what is asked next, and where that ends.
+"""Paging: what a response contains, which request follows it, and which page is the last.
 
-| by | goes on with | ends |
+| by | next request | last page |
 |---|---|---|
-| none | nothing | after the first page |
-| cursor | the cursor of the answer | on a cursor that is null, empty or absent |
-| offset | as many records further as there were | when `total` is reached |
-| page | the next number | when `total` is reached |
-| link | the Link header's rel=next | without one |
+| none | none | the first |
+| cursor | the cursor of the response | one whose cursor is null, empty or absent |
+| offset | the offset plus the number of records | the one that reaches `total` |
+| page | the next page number | the one that reaches `total` |
+| link | rel=next of the Link header | one without such a link |
 
-A page without records ends each of them; one with fewer than `size` does not, since a service may give fewer than it
-was asked for. A record that moves to a page that was read already is missed, whatever one does; a `total` that changes
-while pages are read, or that does not come out, shows it, and fails the cell.
+A page without records is always the last. A page with fewer than `size` records is not, since a service may return
+fewer than requested. A record that moves to an earlier page while pages are read is missed. To detect that, name
+`total`: if it changes, or differs from the number of records read, the cell fails.
 """
 
 import json
@@ -29,7 +29,7 @@ from floodmark.ingest.job.source import Pagination, RestSource
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page."""
+    """The content of one response."""
 
     records: list[dict[str, Any]]
     cursor: str | None = None
@@ -38,14 +38,14 @@ class Page:
 
 
 class Pager:
-    """The pages of one cell: what is asked first, and after each answer what is asked then.
+    """The sequence of requests for the pages of one cell.
 
-    >>> pages = Pager(Pagination(by="page", param="p"), Request("GET", "http://api/x"))
-    >>> pages.first.url
+    >>> pager = Pager(Pagination(by="page", param="p"), Request("GET", "http://api/x"))
+    >>> pager.first.url
     'http://api/x?p=1'
-    >>> pages.after(Page([{"id": 1}]), pages.first.url).url
+    >>> pager.next_request(Page([{"id": 1}]), pager.first.url).url
     'http://api/x?p=2'
-    >>> pages.after(Page([]), "http://api/x?p=2") is None
+    >>> pager.next_request(Page([]), "http://api/x?p=2") is None
     True
     """
 
@@ -59,227 +59,230 @@ class Pager:
         self._paging = paging
         self._request = request
         self._pages = 0
-        self._seen = 0
+        self._records = 0
         self._total: int | None = None
-        self._places: set[bytes] = set()
+        self._visited: set[bytes] = set()
         if paging.by == "link":
-            self._note_place(request.url, "the link")
+            self._check_not_visited(request.url, "link")
 
-    def after(self, answer: Page, url: str) -> Request | None:
-        """Return what to ask after an answer, which `url` has given in the end; None after the last."""
+    def next_request(self, page: Page, url: str) -> Request | None:
+        """Return the request that follows a page; None after the last. `url` is where the page came from."""
         self._pages += 1
-        self._seen += len(answer.records)
-        self._compare_total(answer.total)
-        request = self._next(answer, url) if answer.records else None
+        self._records += len(page.records)
+        self._check_total(page.total)
+        request = self._request_after(page, url) if page.records else None
         if request is None:
-            self._compare_end()
+            self._check_all_read()
             return None
         if self._pages >= self._paging.max_pages:
             raise RestPagingEndless(
-                f"There is another page after {self._pages} pages with {self._seen} records.",
+                f"There is another page after {self._pages} pages with {self._records} records.",
                 rule="A cell has at most pagination.max_pages pages.",
-                remedy="See whether the service knows the parameters that lead to the next page, and does not give the "
-                "first again and again; if there are so many, raise max_pages, or cut time into smaller cells.",
+                remedy="Check that the service knows pagination.param and does not return the first page each time. If "
+                'there are that many pages, raise max_pages, or write a finer grid in [time], such as grid = "hourly".',
                 pages=self._pages,
             )
         self._request = request
         return request
 
-    def _next(self, answer: Page, url: str) -> Request | None:
+    def _request_after(self, page: Page, url: str) -> Request | None:
         paging = self._paging
         if paging.by == "cursor":
             assert paging.param is not None
-            if answer.cursor is None:
+            if page.cursor is None:
                 return None
-            self._note_place(answer.cursor, "the cursor")
-            return self._request.with_param(paging.param, answer.cursor)
+            self._check_not_visited(page.cursor, "cursor")
+            return self._request.with_param(paging.param, page.cursor)
         if paging.by == "link":
-            return None if answer.link is None else self._linked(urljoin(url, answer.link), url)
-        if paging.by == "none" or (self._total is not None and self._seen >= self._total):
+            return None if page.link is None else self._link_request(urljoin(url, page.link), url)
+        if paging.by == "none" or (self._total is not None and self._records >= self._total):
             return None
         assert paging.param is not None
         assert paging.first is not None
-        place = paging.first + (self._seen if paging.by == "offset" else self._pages)
-        return self._request.with_param(paging.param, str(place))
+        value = paging.first + (self._records if paging.by == "offset" else self._pages)
+        return self._request.with_param(paging.param, str(value))
 
-    def _linked(self, link: str, url: str) -> Request:
+    def _link_request(self, link: str, url: str) -> Request:
         link = link.partition("#")[0]
         if not is_same_service(url, link):
             raise SourceRefused(
                 f"The next page of {url} is at {link}.",
-                rule="Pages are asked of the service that the source names; what proves who asks goes nowhere else.",
-                remedy="If that service is meant, name it in url.",
+                rule="Pages are requested only from the service in url, since each request carries the secret.",
+                remedy="If that service is right, set url in [source] to it.",
                 url=url,
                 link=link,
             )
-        self._note_place(link, "the link")
+        self._check_not_visited(link, "link")
         return replace(self._request, url=link)
 
-    def _note_place(self, place: str, what: str) -> None:
-        mark = blake2b(place.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-        if mark in self._places:
+    def _check_not_visited(self, value: str, kind: str) -> None:
+        digest = blake2b(value.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        if digest in self._visited:
             raise RestPagingEndless(
-                f"After page {self._pages}, {what} to the next page is one that has been followed already.",
-                rule="Each page leads to one that was not read before.",
-                remedy="See whether pagination.param is the parameter that the service knows; if so, ask who runs it.",
+                f"The {kind} after page {self._pages} is one that has been followed already.",
+                rule="Each page leads to a page that was not read before.",
+                remedy="Check that pagination.param is the parameter that the service expects.",
                 pages=self._pages,
             )
-        self._places.add(mark)
+        self._visited.add(digest)
 
-    def _compare_total(self, total: int | None) -> None:
+    def _check_total(self, total: int | None) -> None:
         if self._total is not None and total is not None and total != self._total:
-            raise self._changed(f"First there were {self._total} records, and {total} after page {self._pages}.")
+            raise self._changed_error(f"The total was {self._total} at first, and is {total} on page {self._pages}.")
         self._total = self._total if total is None else total
-        if self._total is not None and self._seen > self._total:
-            raise self._changed(f"The service speaks of {self._total} records and has given {self._seen}.")
+        if self._total is not None and self._records > self._total:
+            raise self._changed_error(self._total_differs())
 
-    def _compare_end(self) -> None:
-        if self._total is None or self._seen == self._total:
+    def _check_all_read(self) -> None:
+        if self._total is None or self._records == self._total:
             return
         if self._paging.by == "none":
             raise RestAnswerInvalid(
-                f"The service speaks of {self._total} records and has given {self._seen}.",
-                rule="Without pagination, one answer has them all.",
-                remedy="Say how one page leads to the next, in [source.pagination].",
+                self._total_differs(),
+                rule="Without pagination, one response has all records.",
+                remedy='Describe the pages of the service in [source.pagination], such as by = "cursor".',
                 total=self._total,
             )
-        raise self._changed(f"The service speaks of {self._total} records and has given {self._seen}.")
+        raise self._changed_error(self._total_differs())
 
-    def _changed(self, fact: str) -> SourceChanged:
+    def _total_differs(self) -> str:
+        return f"The total is {self._total}, and the service has returned {self._records} records."
+
+    def _changed_error(self, fact: str) -> SourceChanged:
         return SourceChanged(
             f"{fact} The source changed while it was read.",
-            rule="What is landed is what the service had at one time; with pages that move, records would be missed.",
+            rule="The pages of a cell are of one state of the source; otherwise records would be missed.",
             remedy="Nothing was landed, and the next run reads it again. If it always happens, end the range earlier "
             "than now (settle), or correct pagination.",
             pages=self._pages,
         )
 
 
-_SHOWN: Final = 8
+_MOST_NAMES: Final = 8
 _EXCERPT: Final = 80
 _MISSING: Final = object()
 
 
 def read_records(body: bytes, source: RestSource, url: str, *, exact: bool = False) -> list[dict[str, Any]]:
-    """Return only the records of a body that was read before; `exact` keeps all digits of fractions."""
-    return _records(_parsed(body, url, Decimal if exact else None), source, url)
+    """Return the records of a body; `exact` keeps all digits of fractions."""
+    return _find_records(_parse_json(body, url, Decimal if exact else None), source, url)
 
 
 def read_page(body: bytes, link: str | None, source: RestSource, url: str) -> Page:
-    """Return what a body and its Link header say, or refuse it with what it has instead.
+    """Return the page in a body and its Link header; refuse a body without the list of records.
 
     >>> source = RestSource(url="http://api", records="data.items")
     >>> read_page(b'{"data": {"items": [{"id": 1}]}}', None, source, "http://api").records
     [{'id': 1}]
     >>> read_page(b'{"data": {"rows": []}}', None, source, "http://api")
     Traceback (most recent call last):
-    floodmark.errors.RestAnswerInvalid: The answer of http://api has no 'data.items': ... has rows. ...
+    floodmark.errors.RestAnswerInvalid: The response of http://api has no 'data.items': ... has rows. ...
     """
-    answer = _parsed(body, url, None)
-    records = _records(answer, source, url)
+    response = _parse_json(body, url, None)
+    records = _find_records(response, source, url)
     pages = source.pagination
     return Page(
         records,
-        cursor=_cursor(answer, pages.next, url) if pages.by == "cursor" and pages.next else None,
-        total=_total(answer, pages.total, url, is_last=not records) if pages.total else None,
+        cursor=_find_cursor(response, pages.next, url) if pages.by == "cursor" and pages.next else None,
+        total=_find_total(response, pages.total, url, is_last=not records) if pages.total else None,
         link=next_link(link) if pages.by == "link" and link else None,
     )
 
 
-def _parsed(body: bytes, url: str, parse_float: Callable[[str], Any] | None) -> Any:
+def _parse_json(body: bytes, url: str, parse_float: Callable[[str], Any] | None) -> Any:
     try:
         return json.loads(body, parse_float=parse_float)
     except (ValueError, RecursionError) as error:
         why = f"{error.msg}, at byte {error.pos}" if isinstance(error, json.JSONDecodeError) else type(error).__name__
-        raise _invalid_answer(
-            f"The answer of {url} is no JSON: {why}. It begins with {_excerpt(body)}.",
-            "A REST service answers in JSON.",
-            "Look at the answer; if the service can write JSON, ask for it with headers or params.",
+        raise _invalid_response(
+            f"The response of {url} is no JSON: {why}. It begins with {_excerpt(body)}.",
+            "A REST service responds with JSON.",
+            "Check url in [source]; if the service has several formats, request JSON with headers or params.",
             url,
         ) from None
 
 
-def _records(answer: Any, source: RestSource, url: str) -> list[dict[str, Any]]:
+def _find_records(response: Any, source: RestSource, url: str) -> list[dict[str, Any]]:
     path = source.records
-    records = answer if path is None else _at(answer, path)
+    records = response if path is None else _value_at(response, path)
     if not isinstance(records, list):
         if path is None:
-            fact = f"The answer of {url} is no list of records, it is {_described(answer)}."
-            remedy = "Say where in the answer the records are, as records = 'NAME' or 'NAME.NAME'."
+            fact = f"The response of {url} is no list of records, it is {_describe(response)}."
+            remedy = "Set records in [source] to the path of the list, as records = 'NAME' or 'NAME.NAME'."
         else:
-            fact = f"The answer of {url} has no {path!r}: {_where(answer, path)}."
-            remedy = "Correct records; it names the list of records, with dots between the names."
+            fact = f"The response of {url} has no {path!r}: {_describe_path(response, path)}."
+            remedy = "Set records in [source] to the path of the list of records, with dots between the names."
             if records is not _MISSING:
-                fact = f"{path!r} in the answer of {url} is no list of records, it is {_described(records)}."
-        raise _invalid_answer(fact, "Records are a list of objects.", remedy, url)
+                fact = f"{path!r} in the response of {url} is no list of records, it is {_describe(records)}."
+        raise _invalid_response(fact, "Records are a list of objects.", remedy, url)
     if set(map(type, records)) - {dict}:
-        at = next(n for n, record in enumerate(records) if not isinstance(record, dict))
-        raise _invalid_answer(
-            f"Record {at + 1} in the answer of {url} is {_described(records[at])}.",
-            "Each record is an object with names and values.",
-            "Correct records, if it names another list.",
+        index = next(n for n, record in enumerate(records) if not isinstance(record, dict))
+        raise _invalid_response(
+            f"Record {index + 1} in the response of {url} is {_describe(records[index])}.",
+            "Each record is an object.",
+            "Set records in [source] to the path of a list of objects.",
             url,
         )
     return records
 
 
-def _cursor(answer: Any, path: str, url: str) -> str | None:
-    found = _at(answer, path)
-    if found is _MISSING or found is None or found is False or found == "":
+def _find_cursor(response: Any, path: str, url: str) -> str | None:
+    cursor = _value_at(response, path)
+    if cursor is _MISSING or cursor is None or cursor is False or cursor == "":
         return None
-    if isinstance(found, str | int) and not isinstance(found, bool):
-        return str(found)
-    raise _invalid_answer(
-        f"The cursor {path!r} in the answer of {url} is {_described(found)}.",
-        "A cursor is a text or a whole number; null, an empty text or none at all ends the pages.",
-        "Correct pagination.next.",
+    if isinstance(cursor, str | int) and not isinstance(cursor, bool):
+        return str(cursor)
+    raise _invalid_response(
+        f"The cursor {path!r} in the response of {url} is {_describe(cursor)}.",
+        "A cursor is a text or a whole number; null, an empty text or no cursor ends the pages.",
+        "Set pagination.next to the path of the cursor in the response.",
         url,
     )
 
 
-def _total(answer: Any, path: str, url: str, *, is_last: bool) -> int | None:
-    found = _at(answer, path)
-    if isinstance(found, str) and found.isascii() and found.isdigit():
-        return int(found)
-    if isinstance(found, int) and not isinstance(found, bool) and found >= 0:
-        return found
-    if is_last and (found is _MISSING or found is None):
+def _find_total(response: Any, path: str, url: str, *, is_last: bool) -> int | None:
+    total = _value_at(response, path)
+    if isinstance(total, str) and total.isascii() and total.isdigit():
+        return int(total)
+    if isinstance(total, int) and not isinstance(total, bool) and total >= 0:
+        return total
+    if is_last and (total is _MISSING or total is None):
         return None
-    had = _where(answer, path) if found is _MISSING else f"it is {_described(found)}"
-    raise _invalid_answer(
-        f"The total {path!r} in the answer of {url} is no number of records: {had}.",
-        "Where pagination.total is given, each answer says how many records there are.",
-        "Correct pagination.total, or leave it out: then an empty page is the last.",
+    actual = _describe_path(response, path) if total is _MISSING else f"it is {_describe(total)}"
+    raise _invalid_response(
+        f"The total {path!r} in the response of {url} is no number of records: {actual}.",
+        "With pagination.total, each response has the number of records.",
+        "Set pagination.total to the path of that number, or leave it out: then an empty page is the last.",
         url,
     )
 
 
-def _at(answer: Any, path: str) -> Any:
+def _value_at(response: Any, path: str) -> Any:
     for name in path.split("."):
-        if not isinstance(answer, dict) or name not in answer:
+        if not isinstance(response, dict) or name not in response:
             return _MISSING
-        answer = answer[name]
-    return answer
+        response = response[name]
+    return response
 
 
-def _where(answer: Any, path: str) -> str:
-    """Say how far a path leads, and what is there."""
-    come = "the answer"
+def _describe_path(response: Any, path: str) -> str:
+    """Describe the value at which a path ends or stops."""
+    parent = "the response"
     for name in path.split("."):
-        if not isinstance(answer, dict):
-            return f"{come} is {_described(answer)}"
-        if name not in answer:
-            return f"{come} has {_names(answer)}"
-        answer, come = answer[name], f"{name!r}"
-    return f"{come} is {_described(answer)}"
+        if not isinstance(response, dict):
+            return f"{parent} is {_describe(response)}"
+        if name not in response:
+            return f"{parent} has {_names(response)}"
+        response, parent = response[name], f"{name!r}"
+    return f"{parent} is {_describe(response)}"
 
 
 def _names(table: dict[str, Any]) -> str:
-    names = [name[:_EXCERPT] for name in list(table)[:_SHOWN]]
-    return ", ".join(names) + (", ..." if len(table) > _SHOWN else "") if table else "nothing"
+    names = [name[:_EXCERPT] for name in list(table)[:_MOST_NAMES]]
+    return ", ".join(names) + (", ..." if len(table) > _MOST_NAMES else "") if table else "nothing"
 
 
-def _described(value: Any) -> str:
+def _describe(value: Any) -> str:
     if isinstance(value, dict):
         return f"an object with {_names(value)}"
     if isinstance(value, list):
@@ -293,7 +296,7 @@ def _excerpt(body: bytes) -> str:
     return repr(body[:_EXCERPT].decode("utf-8", "replace")) if body else "nothing at all"
 
 
-def _invalid_answer(fact: str, rule: str, remedy: str, url: str) -> RestAnswerInvalid:
+def _invalid_response(fact: str, rule: str, remedy: str, url: str) -> RestAnswerInvalid:
     return RestAnswerInvalid(fact, rule=rule, remedy=remedy, url=url)
 
 
@@ -302,7 +305,7 @@ _PARAM: Final = re.compile(r";\s*([^\s=;,]+)\s*(?:=\s*(?:\"((?:[^\"\\]|\\.)*)\"|
 
 
 def next_link(header: str) -> str | None:
-    """Return where the next page is, as it is written, if a header says so.
+    """Return the URL of the next page in a Link header, which may be relative; None if there is none.
 
     >>> next_link('</x?page=1>; rel="prev", </x?page=3>; title="a, b"; rel="next last"')
     '/x?page=3'
@@ -314,8 +317,8 @@ def next_link(header: str) -> str | None:
         at = link.end()
         params: dict[str, str] = {}
         for name, quoted, bare in _PARAM.findall(link[2]):
-            params.setdefault(name.lower(), quoted or bare)  # a second rel counts for nothing
-        # A link with an anchor speaks of something else than what was asked for.
+            params.setdefault(name.lower(), quoted or bare)  # only the first rel counts
+        # A link with an anchor is about another resource.
         if "next" in params.get("rel", "").lower().split() and "anchor" not in params:
             return link[1].strip()
     return None

@@ -1,17 +1,17 @@
-"""A request: how a range and a unit are written into it, what authenticates it, and when it is sent again.
+"""Requests: how a range and a unit are filled in, how a request is authenticated, and when it is sent again.
 
-A range is asked for exactly or not at all: an end that a format cannot say, as 10:37 where only the day is written,
-would be asked for as another one, and what lies between would be lost.
+The ends of a range are requested exactly or not at all. If time_format cannot represent an end, such as 10:37 with a
+format of days, the request is refused: it would silently miss rows.
 
 | failure | GET | POST |
 |---|---|---|
-| no connection | again | again: it has not arrived |
-| a connection that broke, a body that was cut, no answer in time | again | fails: it may have had an effect |
-| 429, 503 | again | again: it was turned away |
-| 408, 500, 502, 504 | again | fails: it may have had an effect |
-| another 4xx or 5xx | fails | fails |
+| no connection | retried | retried: it has not arrived |
+| broken connection, incomplete body, timeout | retried | fails: it may have had an effect |
+| 429, 503 | retried | retried: it was rejected |
+| 408, 500, 502, 504 | retried | fails: it may have had an effect |
+| any other 4xx or 5xx | fails | fails |
 
-What fails here fails the cell, and the next run asks again.
+A failure fails the cell, and the next run reads it again.
 """
 
 import json
@@ -37,7 +37,7 @@ _PORTS: Final = {"http": 80, "https": 443}
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request, without what proves who asks."""
+    """One request, without authentication."""
 
     method: str
     url: str
@@ -45,12 +45,12 @@ class Request:
     body: bytes | None = None
 
     def with_param(self, name: str, value: str) -> "Request":
-        """Return it with a parameter, in place of one of the same name."""
+        """Return the request with a query parameter set."""
         return replace(self, url=with_param(self.url, name, value))
 
 
 def with_param(url: str, name: str, value: str | None) -> str:
-    """Return a URL with a parameter in place of one of the same name; None takes it out.
+    """Return a URL with a query parameter set; None removes it.
 
     >>> with_param("http://api/x?page=1&flag", "page", "a b")
     'http://api/x?flag&page=a%20b'
@@ -64,8 +64,8 @@ def with_param(url: str, name: str, value: str | None) -> str:
     return urlunsplit((parts.scheme, parts.netloc, parts.path, "&".join(kept), ""))
 
 
-def is_same_service(known: str, other: str) -> bool:
-    """Return whether what is sent to one URL may be sent to another: the same host and port, or the same under TLS.
+def is_same_service(url: str, other: str) -> bool:
+    """Return whether a secret for one URL may be sent to another: same host and port, or the same host now with TLS.
 
     >>> is_same_service("http://api.example/a", "https://API.example:443/b")
     True
@@ -73,8 +73,8 @@ def is_same_service(known: str, other: str) -> bool:
     False
     """
     try:
-        a, b = urlsplit(known), urlsplit(other)
-        ports = [one.port or _PORTS.get(one.scheme) for one in (a, b)]
+        a, b = urlsplit(url), urlsplit(other)
+        ports = [parts.port or _PORTS.get(parts.scheme) for parts in (a, b)]
     except ValueError:
         return False
     if (a.hostname or "").lower() != (b.hostname or "").lower():
@@ -96,82 +96,86 @@ def first_request(source: RestSource, zone: str, row: PlannedRange) -> Request:
     'https://api.example/shops/a%2Fb/orders?since=1970-01-01T00%3A00%3A00%2B00%3A00'
     """
     values = _TemplateValues(source, zone, row)
-    url = values.into(source.url, _in_url)
+    url = values.fill(source.url, _url_text)
     try:
         urlsplit(url)
     except ValueError:
         raise invalid_request_error(url) from None
     for name, text in source.params.items():
-        url = with_param(url, name, values.into(text, _plain))
-    headers = {name: _header(name, values.into(text, _plain)) for name, text in source.headers.items()}
-    given = {name.lower() for name in headers}
-    body = None if source.body is None else _body(source.body, headers, values)
-    if body is not None and "content-type" not in given:
+        url = with_param(url, name, values.fill(text, _plain_text))
+    headers = {name: _checked_header(name, values.fill(text, _plain_text)) for name, text in source.headers.items()}
+    set_by_source = {name.lower() for name in headers}
+    body = None if source.body is None else _fill_body(source.body, headers, values)
+    if body is not None and "content-type" not in set_by_source:
         headers["Content-Type"] = "application/json" if _is_json(source.body) else "text/plain; charset=utf-8"
     for name, value in (("Accept", "application/json"), ("User-Agent", "floodmark")):
-        if name.lower() not in given:
+        if name.lower() not in set_by_source:
             headers[name] = value
     return Request(source.method, urldefrag(url).url, tuple(headers.items()), body)
 
 
 def invalid_request_error(url: str) -> RestRequestInvalid:
-    """Return the error of a URL or header that HTTP does not know."""
+    """Return the error for a URL or header that is invalid in HTTP."""
     return RestRequestInvalid(
-        f"No request can be made of {url} and its headers.",
-        rule="An address has a host that can be, and a header a name of letters, digits and dashes.",
-        remedy="Correct url, headers, or the value of the unit that stands in them.",
+        f"The request to {url} is invalid.",
+        rule="A URL has a valid host name, and the name of a header has only letters, digits and dashes.",
+        remedy="Correct url or headers in [source], or the unit's values that are filled into them.",
         url=url,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _TemplateValues:
+    """The values of the variables in a request."""
+
     source: RestSource
     zone: str
     row: PlannedRange
 
-    def into(self, text: str, write: Callable[[Any, str], str]) -> str:
+    def fill(self, text: str, write: Callable[[Any, str], str]) -> str:
+        """Return a text with each variable replaced by what `write` returns for its value and name."""
         return _REFERENCE.sub(lambda match: write(self._value(match[1]), match[1]), text)
 
     def _value(self, name: str) -> Any:
         ends: Mapping[str, int] = {"range.from": self.row.range.lo, "range.to": self.row.range.hi}
         if name in ends:
             return format_range_end(ends[name], self.source.time_format, self.source.zone or self.zone)
-        known = {f"unit.{field}": value for field, value in self.row.unit.fields.items()}
-        if name not in known:
+        fields = {f"unit.{field}": value for field, value in self.row.unit.fields.items()}
+        if name not in fields:
+            names = (*ends, *fields)
             raise UnknownVariable(
                 f"There is no variable {name!r}.",
-                rule="A request may name range.from, range.to and the fields of the unit.",
-                remedy=did_you_mean(name, (*ends, *known), otherwise=f"There are {', '.join((*ends, *known))}."),
+                rule="The variables of a request are range.from, range.to and the fields of the unit.",
+                remedy=did_you_mean(name, names, otherwise=f"Use one of {', '.join(names)}."),
                 variable=name,
             )
-        return known[name]
+        return fields[name]
 
 
-def _plain(value: Any, _name: str) -> str:
+def _plain_text(value: Any, _name: str) -> str:
     if value is None:
         return ""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _in_url(value: Any, name: str) -> str:
-    text = _plain(value, name)
+def _url_text(value: Any, name: str) -> str:
+    text = _plain_text(value, name)
     if text in ("", ".", ".."):
         raise RestRequestInvalid(
-            f"{name} is {text!r}, and stands in the URL.",
-            rule="What stands in a URL is a name of its own; this would lead to another address.",
-            remedy="Leave this unit out, or give the value as one of params.",
+            f"{name} is {text!r}, and is part of the URL.",
+            rule="A value in the path of a URL is not empty, '.' or '..': these would change the address.",
+            remedy="Remove this unit from the job, or use the variable in params instead of url.",
             variable=name,
         )
     return quote(text, safe="")
 
 
-def _header(name: str, value: str) -> str:
+def _checked_header(name: str, value: str) -> str:
     if _CONTROL.search(value) or not value.isascii():
         raise RestRequestInvalid(
-            f"The header {name} has a line break or a letter that no header can have.",
-            rule="A header is one line of ASCII.",
-            remedy="Give the value as one of params, or in the body.",
+            f"The header {name} has a line break or a character that is not ASCII.",
+            rule="The value of a header is one line of ASCII.",
+            remedy="Move the value to params or to body.",
             header=name,
         )
     return value
@@ -181,32 +185,32 @@ def _is_json(body: str | None) -> bool:
     return (body or "").lstrip()[:1] in ("{", "[")
 
 
-def _body(template: str, headers: Mapping[str, str], values: _TemplateValues) -> bytes:
+def _fill_body(template: str, headers: Mapping[str, str], values: _TemplateValues) -> bytes:
     kind = next((value for name, value in headers.items() if name.lower() == "content-type"), "")
     if "x-www-form-urlencoded" in kind.lower():
-        return values.into(template, lambda value, name: quote_plus(_plain(value, name))).encode()
+        return values.fill(template, lambda value, name: quote_plus(_plain_text(value, name))).encode()
     if not _is_json(template):
-        return values.into(template, _plain).encode()
-    text = values.into(template, _in_json)
+        return values.fill(template, _plain_text).encode()
+    text = values.fill(template, _json_text)
     try:
         json.loads(text)
     except ValueError as error:
         raise RestRequestInvalid(
             f"The body is no JSON: {error}.",
-            rule="A body that begins with a brace or a bracket is JSON, also with the values of the cell in it.",
-            remedy='Put quotes around texts, as in {"since": "{{range.from}}"}.',
+            rule="A body that begins with a brace or a bracket is valid JSON after its variables are filled in.",
+            remedy='Put quotes around variables that are texts, as in {"since": "{{range.from}}"}.',
             field="body",
         ) from error
     return text.encode()
 
 
-def _in_json(value: Any, _name: str) -> str:
+def _json_text(value: Any, _name: str) -> str:
     written = json.dumps(value, ensure_ascii=False)
     return written[1:-1] if isinstance(value, str) else written
 
 
 def format_range_end(micros: int, time_format: str, zone: str) -> str:
-    """Return a moment as `time_format` writes it in a zone.
+    """Return a time in `time_format` and in a zone; refuse a format that cannot represent it exactly.
 
     >>> format_range_end(0, "iso", "Asia/Kolkata"), format_range_end(1_000_000, "epoch-millis", "UTC")
     ('1970-01-01T05:30:00+05:30', '1000')
@@ -221,47 +225,48 @@ def format_range_end(micros: int, time_format: str, zone: str) -> str:
     if time_format in EPOCH_UNITS:
         whole, rest = divmod(micros, EPOCH_UNITS[time_format])
         if rest:
-            raise _inexact(micros, time_format, zone, str(whole))
+            raise _inexact_error(micros, time_format, zone, str(whole))
         return str(whole)
     text = (EPOCH + timedelta(microseconds=micros)).astimezone(zone_of(zone)).strftime(time_format)
-    if not _says(text, micros, time_format, zone):
-        raise _inexact(micros, time_format, zone, text)
+    if not _parses_back(text, micros, time_format, zone):
+        raise _inexact_error(micros, time_format, zone, text)
     return text
 
 
-def _says(text: str, micros: int, time_format: str, zone: str) -> bool:
+def _parses_back(text: str, micros: int, time_format: str, zone: str) -> bool:
     try:
-        read = datetime.strptime(text, time_format)  # noqa: DTZ007 - the zone is added below
+        parsed = datetime.strptime(text, time_format)  # noqa: DTZ007 - the zone is added below
     except ValueError:
-        return True  # a directive that cannot be read back, such as %s: its author knows what it says
-    if read.tzinfo is not None:
-        return (read.astimezone(UTC) - EPOCH) // MICROSECOND == micros
-    return wall_to_micros(read, zone_of(zone)) == micros
+        return True  # strptime lacks a directive such as %s, so this cannot be checked
+    if parsed.tzinfo is not None:
+        return (parsed.astimezone(UTC) - EPOCH) // MICROSECOND == micros
+    return wall_to_micros(parsed, zone_of(zone)) == micros
 
 
-def _inexact(micros: int, time_format: str, zone: str, text: str) -> RestRequestInvalid:
+def _inexact_error(micros: int, time_format: str, zone: str, text: str) -> RestRequestInvalid:
     return RestRequestInvalid(
         f"{time_format!r} writes {format_moment(micros, zone_of(zone))} as {text}.",
-        rule="Both ends of a range are asked for exactly; else rows between are lost or read twice.",
-        remedy='Let time_format say all of it, for example "iso", or let the job end at whole days, as to = "P0D".',
+        rule="Both ends of a range are requested exactly; else rows would be missed or read twice.",
+        remedy='Write time_format = "iso" or another format with all digits, or end the job at whole days, as with '
+        'to = "P0D".',
         time_format=time_format,
         time=micros,
     )
 
 
-_SHOWN_PREFIX: Final = 6
-"""So much of a secret gives it away."""
+_REDACTED_PREFIX: Final = 6
+"""The first characters of a secret, which are redacted even if the rest is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """A secret that was looked up. It lives as long as one reading, and is in no repr.
+    """A secret that was looked up. It is kept only while a split is read, and its repr does not show it.
 
     >>> from floodmark.ingest import Secret
-    >>> given = Credentials.of(Auth(by="bearer", secret=Secret("env", "TOKEN")), {"TOKEN": "a-b-c"})
-    >>> given.signed(Request("GET", "http://api/x")).headers
+    >>> credentials = Credentials.of(Auth(by="bearer", secret=Secret("env", "TOKEN")), {"TOKEN": "a-b-c"})
+    >>> credentials.authenticate(Request("GET", "http://api/x")).headers
     (('Authorization', 'Bearer a-b-c'),)
-    >>> given, given.hidden("refused: a-b-c")
+    >>> credentials, credentials.redact("refused: a-b-c")
     (Credentials(of env:TOKEN), 'refused: ***')
     """
 
@@ -270,21 +275,21 @@ class Credentials:
 
     @classmethod
     def of(cls, auth: Auth | None, environment: dict[str, str] | None = None) -> "Credentials":
-        """Look the secret up."""
+        """Look up the secret."""
         if auth is None:
             return cls(None, "")
         value = auth.secret.value(environment)
         if auth.by in ("bearer", "header") and not (value.isascii() and value.isprintable()):
             raise RestRequestInvalid(
-                f"The secret {auth.secret} has a line break or a letter that no header can have.",
-                rule="What stands in a header is one line of ASCII.",
-                remedy="See whether the secret was kept with something else around it.",
+                f"The secret {auth.secret} has a line break or a character that is not printable ASCII.",
+                rule="The value of a header is one line of ASCII.",
+                remedy="Store the secret alone, without a trailing line break or quotes around it.",
                 secret=str(auth.secret),
             )
         return cls(auth, value)
 
-    def signed(self, request: Request) -> Request:
-        """Return a request with the secret in its place."""
+    def authenticate(self, request: Request) -> Request:
+        """Return a request with the secret in its header or query parameter."""
         auth = self.auth
         if auth is None:
             return request
@@ -292,17 +297,17 @@ class Credentials:
             return request.with_param(str(auth.name), self.value)
         if auth.by == "header":
             return replace(request, headers=(*request.headers, (str(auth.name), self.value)))
-        proof = f"Bearer {self.value}" if auth.by == "bearer" else f"Basic {self._basic()}"
-        return replace(request, headers=(*request.headers, ("Authorization", proof)))
+        value = f"Bearer {self.value}" if auth.by == "bearer" else f"Basic {self._basic()}"
+        return replace(request, headers=(*request.headers, ("Authorization", value)))
 
-    def unsigned(self, url: str) -> str:
-        """Return a URL that a service has written, without the secret that it may have written into it."""
+    def remove_from_url(self, url: str) -> str:
+        """Return a URL without the query parameter of the secret, which a service may have copied into it."""
         if self.auth is not None and self.auth.by == "query":
             url = with_param(url, str(self.auth.name), None)
         return url
 
-    def hidden(self, text: str) -> str:
-        """Return a text without the secret, however it is written there."""
+    def redact(self, text: str) -> str:
+        """Return a text with the secret replaced by ***, also where it is quoted or encoded."""
         if self.auth is None:
             return text
         plain = self.value
@@ -319,60 +324,62 @@ class Credentials:
         return b64encode(f"{self.auth.user}:{self.value}".encode()).decode()
 
     def __repr__(self) -> str:
-        return f"Credentials(of {self.auth.secret if self.auth else 'nobody'})"
+        return f"Credentials(of {self.auth.secret})" if self.auth else "Credentials(none)"
 
 
-def _redact(text: str, form: str) -> str:
-    """Return a text without a secret, also where only its beginning is there because the text was cut short."""
-    head = form[:_SHOWN_PREFIX]
-    parts, at = [], 0
-    while (found := text.find(head, at)) >= 0:
-        end = found + len(head)
-        while end < len(text) and end - found < len(form) and text[end] == form[end - found]:
+def _redact(text: str, secret: str) -> str:
+    """Return a text without a secret, also where a text cut short has only the beginning of it."""
+    head = secret[:_REDACTED_PREFIX]
+    kept, position = [], 0
+    while (start := text.find(head, position)) >= 0:
+        end = start + len(head)
+        while end < len(text) and end - start < len(secret) and text[end] == secret[end - start]:
             end += 1
-        parts += [text[at:found], "***"]
-        at = end
-    return "".join((*parts, text[at:]))
+        kept += [text[position:start], "***"]
+        position = end
+    return "".join((*kept, text[position:]))
 
 
-ConnectionTrouble = Literal["unreached", "broken"]
-"""No connection came about; or one did, and gave no whole answer."""
+ConnectionFailure = Literal["unreached", "broken"]
+"""No connection was made; or the connection broke before the response was complete."""
 
 LONGEST_WAIT: Final = 300.0
-"""In seconds. A service that wants to be left alone for longer fails the cell."""
+"""In seconds. A service that asks to wait longer fails the cell."""
 _FIRST_WAIT: Final = 0.5
-_LARGEST_BACK_OFF: Final = 30.0
+_LONGEST_BACKOFF: Final = 30.0
 _RETRIABLE_STATUS: Final = {
     "GET": frozenset((408, 429, 500, 502, 503, 504)),
     "POST": frozenset((429, 503)),
 }
 
 
-def is_retriable(method: str, what: int | ConnectionTrouble) -> bool:
-    """Return whether a request may be sent again after a status or a trouble.
+def is_retriable(method: str, cause: int | ConnectionFailure) -> bool:
+    """Return whether a request may be sent again after a status or a connection failure.
 
     >>> is_retriable("GET", 500), is_retriable("POST", 500), is_retriable("POST", "unreached")
     (True, False, True)
     """
-    if isinstance(what, int):
-        return what in _RETRIABLE_STATUS[method]
-    return what == "unreached" or method == "GET"
+    if isinstance(cause, int):
+        return cause in _RETRIABLE_STATUS[method]
+    return cause == "unreached" or method == "GET"
 
 
-def backoff_seconds(failed: int, chance: float) -> float:
-    """Return how many seconds to wait after so many failures; `chance`, from 0 to 1, spreads those who wait.
+def backoff_seconds(failures: int, chance: float) -> float:
+    """Return how many seconds to wait after this many failures, doubling each time.
 
-    >>> [backoff_seconds(failed, 1.0) for failed in (1, 2, 3, 20)], backoff_seconds(1, 0.0)
+    `chance`, from 0 to 1, adds jitter, so that tasks do not retry all at once.
+
+    >>> [backoff_seconds(failures, 1.0) for failures in (1, 2, 3, 20)], backoff_seconds(1, 0.0)
     ([0.5, 1.0, 2.0, 30.0], 0.25)
     """
-    whole = min(_LARGEST_BACK_OFF, _FIRST_WAIT * 2.0 ** min(failed - 1, 16))
-    return whole * (0.5 + chance / 2)
+    longest = min(_LONGEST_BACKOFF, _FIRST_WAIT * 2.0 ** min(failures - 1, 16))
+    return longest * (0.5 + chance / 2)
 
 
 def retry_after_seconds(header: str | None, date: str | None, now: float) -> float | None:
-    """Return how many seconds a Retry-After header asks for, if it does so in a way that can be read.
+    """Return the seconds to wait by a Retry-After header; None if it is missing or invalid.
 
-    A date is compared with the service's own, if it gives that, and else with `now`, in seconds since the epoch.
+    A date is compared with the service's Date header, or else with `now`, in seconds since the epoch.
 
     >>> (
     ...     retry_after_seconds("7", None, 0.0),
@@ -386,14 +393,14 @@ def retry_after_seconds(header: str | None, date: str | None, now: float) -> flo
     text = header.strip()
     if text.isascii() and text.isdigit():
         return float(text[:12])
-    until = _seconds(text)
+    until = _parse_http_date(text)
     if until is None:
         return None
-    own = None if date is None else _seconds(date)
-    return max(0.0, until - (now if own is None else own))
+    service_now = None if date is None else _parse_http_date(date)
+    return max(0.0, until - (now if service_now is None else service_now))
 
 
-def _seconds(text: str) -> float | None:
+def _parse_http_date(text: str) -> float | None:
     try:
         return parsedate_to_datetime(text).timestamp()
     except (ValueError, OverflowError, OSError):

@@ -1,7 +1,7 @@
-"""The rows of a cell from a REST service.
+"""Splits of REST services: one per cell, since the request of each page depends on the page before.
 
-The pages of a cell follow each other, so a cell is one split. They are read twice: from the service, to find the end
-and the columns; and then from disk, where they have waited, to become rows. In memory is a page at a time.
+The pages are read twice: first from the service, to find the last page and the columns, and then from a temporary file,
+to convert them to rows. Only one page at a time is in memory.
 """
 
 import struct
@@ -25,18 +25,18 @@ from floodmark.ingest.extract.rest.values import (
     infer_columns,
     infer_type,
     to_array,
-    with_found_fields,
-    without_unknown,
+    with_inferred_fields,
+    without_null_types,
 )
 from floodmark.ingest.job.source import RestSource
 from floodmark.ingest.planning.plan import PlannedRange
 
 _BATCH: Final = 8_192
-"""Small pages are put together until there are so many rows."""
+"""The rows of a batch; smaller pages are combined."""
 
 
 class Spool:
-    """Texts of any length, in the order in which they were added; on disk, compressed, and gone when closed.
+    """A temporary file of byte strings, compressed and in the order in which they were added; deleted when closed.
 
     >>> with Spool() as spool:
     ...     spool.add(b"one")
@@ -50,13 +50,13 @@ class Spool:
         self._codec = pa.Codec("zstd", compression_level=1)
 
     def add(self, text: bytes) -> None:
-        """Keep a text."""
+        """Append a byte string."""
         packed = self._codec.compress(text, asbytes=True)
         self._file.write(_HEADER.pack(len(packed), len(text)))
         self._file.write(packed)
 
     def __iter__(self) -> Iterator[bytes]:
-        """Give all texts back."""
+        """Yield all byte strings."""
         self._file.seek(0)
         while header := self._file.read(_HEADER.size):
             packed, whole = _HEADER.unpack(header)
@@ -71,135 +71,137 @@ class Spool:
 
 @dataclass(frozen=True, slots=True)
 class RestSplit:
-    """All records that a REST service has for a cell."""
+    """All records of a REST service for a cell."""
 
     source: RestSource
     zone: str
     row: PlannedRange
-    share: int = 1
+    concurrency: int = 1
+    """How many splits of the source may be read at the same time."""
     schema: pa.Schema | None = None
     clock: RestClock = field(default_factory=RestClock, compare=False, repr=False)
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """Ask for all pages, and give their records as batches.
+        """Request all pages and yield their records as batches.
 
-        Columns are those of the schema, then all others that occur, then the fields of the unit that no record has a
-        value for. The secret is looked up here, and is in no error.
+        The columns are those of the schema, then all others that occur in records, then the fields of the unit for
+        which no record has a value. The secret is looked up here; errors do not contain it.
         """
         credentials = Credentials.of(self.source.auth)
         try:
             with Spool() as spool:
-                found = self._fetch(credentials, spool)
-                yield from self._batches(spool, self._schema(found), found)
+                inferred = self._fetch(credentials, spool)
+                yield from self._batches(spool, self._schema(inferred), inferred)
         except FloodmarkError as error:
-            raise _without_secret(error, credentials) from None
+            raise _redact_error(error, credentials) from None
 
     def _fetch(self, credentials: Credentials, spool: Spool) -> dict[str, pa.DataType]:
-        """Read all pages into the spool, and return the columns that they have."""
-        pages = Pager(self.source.pagination, first_request(self.source, self.zone, self.row))
-        found: dict[str, pa.DataType] = {}
-        request: Request | None = pages.first
-        with closing(RestClient(self.source, credentials, self.clock, self.share)) as caller:
+        """Read all pages into the spool and return the columns inferred from them."""
+        pager = Pager(self.source.pagination, first_request(self.source, self.zone, self.row))
+        columns: dict[str, pa.DataType] = {}
+        request: Request | None = pager.first
+        with closing(RestClient(self.source, credentials, self.clock, self.concurrency)) as client:
             while request is not None:
-                reply = caller.ask(request)
-                answer = Page([])
+                reply = client.send(request)
+                page = Page([])
                 if not reply.is_empty:
-                    answer = read_page(reply.body, reply.link, self.source, credentials.hidden(reply.url))
-                if answer.records:
+                    page = read_page(reply.body, reply.link, self.source, credentials.redact(reply.url))
+                if page.records:
                     spool.add(reply.body)
-                    found = _merge_found(found, answer.records)
-                request = pages.after(_without_secret_in_link(answer, reply.url, credentials), reply.url)
-        return found
+                    columns = _merge_columns(columns, page.records)
+                request = pager.next_request(_remove_secret_from_link(page, reply.url, credentials), reply.url)
+        return columns
 
-    def _schema(self, found: Columns) -> pa.Schema:
-        kinds = {name: without_unknown(kind) for name, kind in found.items()}
+    def _schema(self, inferred: Columns) -> pa.Schema:
+        kinds = {name: without_null_types(kind) for name, kind in inferred.items()}
         fields: list[pa.Field] = []
-        for given in self.schema or ():
-            inferred = kinds.get(given.name)
-            fields.append(given if inferred is None else given.with_type(with_found_fields(given.type, inferred)))
-        known = {one.name for one in fields}
+        for declared in self.schema or ():
+            kind = kinds.get(declared.name)
+            fields.append(declared if kind is None else declared.with_type(with_inferred_fields(declared.type, kind)))
+        declared_names = {column.name for column in fields}
         for name, kind in kinds.items():
-            if kind is not None and name not in known:
+            if kind is not None and name not in declared_names:
                 fields.append(pa.field(name, kind))
         for name, value in self.row.unit.fields.items():
-            if value is not None and name not in {one.name for one in fields}:
+            if value is not None and name not in {column.name for column in fields}:
                 fields.append(pa.field(name, infer_type([value])))
         return pa.schema(fields)
 
-    def _batches(self, spool: Spool, schema: pa.Schema, found: Columns) -> Iterator[pa.RecordBatch]:
-        ours = {
+    def _batches(self, spool: Spool, schema: pa.Schema, inferred: Columns) -> Iterator[pa.RecordBatch]:
+        constants = {
             name: value
             for name, value in self.row.unit.fields.items()
-            if name not in found or without_unknown(found[name]) is None
+            if name not in inferred or without_null_types(inferred[name]) is None
         }
-        is_exact = any(_has_decimal(one.type) for one in schema)
-        waiting: list[dict[str, Any]] = []
-        is_any = False
+        is_exact = any(_has_decimal(column.type) for column in schema)
+        records: list[dict[str, Any]] = []
+        has_batch = False
         for body in spool:
-            waiting += read_records(body, self.source, self.source.url, exact=is_exact)
-            whole = len(waiting) - len(waiting) % _BATCH
+            records += read_records(body, self.source, self.source.url, exact=is_exact)
+            whole = len(records) - len(records) % _BATCH
             for start in range(0, whole, _BATCH):
-                yield self._batch(waiting[start : start + _BATCH], schema, ours)
-                is_any = True
-            del waiting[:whole]
-        if waiting or not is_any:
-            yield self._batch(waiting, schema, ours)
+                yield self._batch(records[start : start + _BATCH], schema, constants)
+                has_batch = True
+            del records[:whole]
+        if records or not has_batch:
+            yield self._batch(records, schema, constants)
 
-    def _batch(self, records: list[dict[str, Any]], schema: pa.Schema, ours: dict[str, Any]) -> pa.RecordBatch:
+    def _batch(self, records: list[dict[str, Any]], schema: pa.Schema, constants: dict[str, Any]) -> pa.RecordBatch:
         times = RecordTimes(self.source.time_format, self.source.zone or self.zone)
         columns = []
-        for one in schema:
-            name = one.name
-            values = [ours[name]] * len(records) if name in ours else [record.get(name) for record in records]
-            columns.append(to_array(values, one.type, name, times))
-            if columns[-1].null_count and not one.nullable:
+        for column in schema:
+            name = column.name
+            is_constant = name in constants
+            values = [constants[name]] * len(records) if is_constant else [record.get(name) for record in records]
+            columns.append(to_array(values, column.type, name, times))
+            if columns[-1].null_count and not column.nullable:
                 raise SourceValueUnfit(
                     f"The field {name!r} of a record is null or missing.",
-                    rule="The schema says NOT NULL of it.",
-                    remedy="Take NOT NULL out of the schema.",
+                    rule="The schema of the source has it as NOT NULL.",
+                    remedy=f"Remove NOT NULL from {name!r} in schema.",
                     column=name,
                 )
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def rest_splits(
-    source: RestSource, zone: str, row: PlannedRange, *, share: int = 1, schema: pa.Schema | None = None
+    source: RestSource, zone: str, row: PlannedRange, *, concurrency: int = 1, schema: pa.Schema | None = None
 ) -> tuple[RestSplit, ...]:
-    """Return the part that a cell is read in: one, since each page is known only after the one before.
+    """Return the splits of a cell: one, since the request of each page depends on the page before.
 
-    `share` is how many parts may be read at the same time; each asks for that part of the source's rate.
+    `concurrency` is how many splits of the source may be read at the same time; the source's rate is divided by it.
 
     >>> from floodmark.ingest import Range, Unit
     >>> row = PlannedRange(Unit.of({}), Range(0, 1), Range(0, 1), "new", ("new",))
     >>> len(rest_splits(RestSource(url="https://api.example/orders"), "UTC", row))
     1
     """
-    return (RestSplit(source, zone, row, max(1, share), schema),)
+    return (RestSplit(source, zone, row, max(1, concurrency), schema),)
 
 
-def _merge_found(found: dict[str, pa.DataType], records: list[dict[str, Any]]) -> dict[str, pa.DataType]:
+def _merge_columns(columns: dict[str, pa.DataType], records: list[dict[str, Any]]) -> dict[str, pa.DataType]:
     try:
-        columns = infer_columns(records)
-        "".join(columns).encode()
-        return common_columns(found, columns)
+        inferred = infer_columns(records)
+        "".join(inferred).encode()
+        return common_columns(columns, inferred)
     except (UnicodeError, RecursionError) as error:
         raise RestAnswerInvalid(
             f"The names in a record cannot be read ({type(error).__name__}).",
-            rule="Names are Unicode, and objects are within each other a few times, not hundreds.",
-            remedy="Ask who runs the service; records like these cannot be landed.",
+            rule="Names are valid Unicode, and objects are nested a few levels deep, not hundreds.",
+            remedy="Exclude such records with params in [source], or have the service corrected.",
         ) from None
 
 
-def _without_secret_in_link(answer: Page, url: str, credentials: Credentials) -> Page:
-    if answer.link is None:
-        return answer
-    return replace(answer, link=credentials.unsigned(urljoin(url, answer.link)))
+def _remove_secret_from_link(page: Page, url: str, credentials: Credentials) -> Page:
+    if page.link is None:
+        return page
+    return replace(page, link=credentials.remove_from_url(urljoin(url, page.link)))
 
 
-def _without_secret(error: FloodmarkError, credentials: Credentials) -> FloodmarkError:
-    hide = credentials.hidden
-    fields = {name: hide(value) if isinstance(value, str) else value for name, value in error.fields.items()}
-    return type(error)(hide(error.fact), rule=hide(error.rule), remedy=hide(error.remedy), **fields)
+def _redact_error(error: FloodmarkError, credentials: Credentials) -> FloodmarkError:
+    redact = credentials.redact
+    fields = {name: redact(value) if isinstance(value, str) else value for name, value in error.fields.items()}
+    return type(error)(redact(error.fact), rule=redact(error.rule), remedy=redact(error.remedy), **fields)
 
 
 def _has_decimal(kind: pa.DataType) -> bool:

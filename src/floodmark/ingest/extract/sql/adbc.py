@@ -1,4 +1,4 @@
-"""Connections by ADBC, which give rows as Arrow; and the reader of SQLite, which never changes or makes a file."""
+"""ADBC connections, which return rows as Arrow, and the reader for SQLite, which never changes or creates a file."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -10,16 +10,16 @@ from adbc_driver_manager import Error, dbapi
 
 from floodmark.errors import SourceFailed
 from floodmark.ingest.database import SqlUrl, source_error
-from floodmark.ingest.extract.sql.columns import SQLITE_PRIMES, Column, sqlite_columns, value_unfit_error
+from floodmark.ingest.extract.sql.columns import SQLITE_SAMPLES, Column, sqlite_columns, value_unfit_error
 from floodmark.ingest.extract.sql.statements import Dialect
 from floodmark.ingest.job.source import SqlSource
 
 
 class AdbcConnection:
-    """A connection by ADBC, which gives rows as Arrow."""
+    """An ADBC connection, which returns rows as Arrow."""
 
     def __init__(self, url: SqlUrl, connect: Callable[[], dbapi.Connection], options: dict[str, str]) -> None:
-        """Connect, or say why not."""
+        """Connect. `options` are set on each statement whose result is streamed."""
         self.url = url
         self._connect = connect
         self._options = options
@@ -27,14 +27,14 @@ class AdbcConnection:
         self.reconnect()
 
     def reconnect(self) -> None:
-        """Connect anew."""
+        """Close the connection and connect again."""
         self._stack.close()
         with self.errors():
             self._connection = self._stack.enter_context(self._connect())
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """Raise what the driver says as an error of Floodmark's."""
+        """Raise errors of the driver as FloodmarkError."""
         try:
             yield
         except (Error, OSError, pa.ArrowException) as error:
@@ -45,20 +45,20 @@ class AdbcConnection:
         with self.errors(), self._connection.cursor() as cursor:
             return cursor.adbc_execute_schema(statement)
 
-    def all(self, statement: str) -> list[tuple[Any, ...]]:
-        """Return all rows of a small answer."""
+    def fetch_all(self, statement: str) -> list[tuple[Any, ...]]:
+        """Return all rows of a small result."""
         with self.errors(), self._connection.cursor() as cursor:
             cursor.execute(statement)
             return list(cursor.fetchall())
 
-    def first(self, statement: str) -> tuple[Any, ...] | None:
+    def first_row(self, statement: str) -> tuple[Any, ...] | None:
         """Return the first row."""
-        rows = self.all(statement)
+        rows = self.fetch_all(statement)
         return rows[0] if rows else None
 
     @contextmanager
     def stream(self, statement: str) -> Iterator[pa.RecordBatchReader]:
-        """Run a statement, and give its rows while they arrive."""
+        """Run a statement and return a reader that receives its rows while they arrive."""
         with self._connection.cursor() as cursor:
             with self.errors():
                 cursor.adbc_statement.set_options(**self._options)
@@ -86,41 +86,44 @@ _MISMATCH: Final = re.compile(r"Type mismatch in column (\d+): (.*)")
 
 
 class SqliteReader(AdbcConnection):
-    """Reads SQLite, with the types that its columns declare."""
+    """Reads SQLite, with the declared types of its columns."""
 
     dialect = Dialect("sqlite")
 
     def __init__(self, url: SqlUrl, source: SqlSource, zone: str) -> None:
-        """Connect, or say why not."""
+        """Connect."""
         from adbc_driver_sqlite import StatementOptions, dbapi
 
         self._source, self._zone = source, zone
         options = {StatementOptions.BATCH_ROWS.value: str(BATCH_ROWS)}
         super().__init__(url, lambda: dbapi.connect(url.for_sqlite, autocommit=True), options)
         try:
-            self.all("PRAGMA busy_timeout = 30000")
+            self.fetch_all("PRAGMA busy_timeout = 30000")
         except BaseException:
             self.__exit__()
             raise
 
     def columns(self, relation: str) -> list[Column]:
-        """Return the columns, as they are declared."""
-        return sqlite_columns(self.all, relation, self._source, self._zone)
+        """Return the declared columns."""
+        return sqlite_columns(self.fetch_all, relation, self._source, self._zone)
 
     def batches(self, statement: str, columns: list[Column]) -> Iterator[pa.RecordBatch]:
         """Yield batches of some thousand rows."""
-        names = [self.dialect.identifier(one.name) for one in columns]
-        prime = ", ".join(f"{SQLITE_PRIMES[one.arrives]} AS {name}" for one, name in zip(columns, names, strict=True))
-        with self.stream(f"SELECT {prime} UNION ALL {statement}") as reader:
-            for column, found in zip(columns, reader.schema.types, strict=True):
-                if found != column.arrives:
-                    raise value_unfit_error(column, f"found {found}")
+        names = [self.dialect.identifier(column.name) for column in columns]
+        # The driver infers the types from the first rows, so a row of samples comes first; it is dropped below.
+        samples = ", ".join(
+            f"{SQLITE_SAMPLES[column.received_type]} AS {name}" for column, name in zip(columns, names, strict=True)
+        )
+        with self.stream(f"SELECT {samples} UNION ALL {statement}") as reader:
+            for column, kind in zip(columns, reader.schema.types, strict=True):
+                if kind != column.received_type:
+                    raise value_unfit_error(column, f"found {kind}")
             is_first = True
-            while (batch := self._next(reader, columns)) is not None:
+            while (batch := self._next_batch(reader, columns)) is not None:
                 yield batch.slice(1) if is_first else batch
                 is_first = False
 
-    def _next(self, reader: pa.RecordBatchReader, columns: list[Column]) -> pa.RecordBatch | None:
+    def _next_batch(self, reader: pa.RecordBatchReader, columns: list[Column]) -> pa.RecordBatch | None:
         try:
             return self.next_batch(reader)
         except SourceFailed as error:

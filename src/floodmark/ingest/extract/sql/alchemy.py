@@ -1,7 +1,7 @@
-"""Any other database, by SQLAlchemy: rows arrive as Python's values, by a cursor of the server where it has one.
+"""The reader for all other databases, through SQLAlchemy: rows are Python values, from a server-side cursor if any.
 
-A query of a database that is neither PostgreSQL nor SQLite has the types that its first rows have. Where those hold
-nothing but NULL, a column is a string; a query with CASTs, or a view that is read as a table, leaves nothing to guess.
+For a query, unless the database is PostgreSQL or SQLite, the types are inferred from the first rows. A column with only
+NULL in them becomes a string. To avoid inference, read a table or a view.
 """
 
 import re
@@ -39,10 +39,10 @@ _POSTGRES_TYPES: Final = (
 
 
 class AlchemyReader:
-    """Reads what SQLAlchemy knows how to speak to."""
+    """Reads any database that SQLAlchemy supports."""
 
     def __init__(self, url: SqlUrl, source: SqlSource, zone: str) -> None:
-        """Connect, or say why not."""
+        """Connect."""
         self._url, self._source, self._zone = url, source, zone
         self._engine = open_engine(url.for_reading)
         self.dialect = Dialect(self._engine.dialect.name)
@@ -57,29 +57,28 @@ class AlchemyReader:
             raise
 
     def columns(self, relation: str) -> list[Column]:
-        """Return the columns: as the database describes them, or as the first rows of a query have them."""
+        """Return the declared columns; for a query, those inferred from its first rows."""
         if self.dialect.name == "sqlite":
-            return sqlite_columns(self._all, relation, self._source, self._zone)
+            return sqlite_columns(self._fetch_all, relation, self._source, self._zone)
         with self._errors():
             result = self._run(f"SELECT * FROM {relation} WHERE 1 = 0")
             names = list(result.keys())
             description = list(result.cursor.description) if result.cursor is not None else []
             result.close()
-        if self.dialect.name == "postgresql" and all(hasattr(one, "type_code") for one in description):
-            return self._postgres(description)
+        if self.dialect.name == "postgresql" and all(hasattr(column, "type_code") for column in description):
+            return self._postgres_columns(description)
         if self._source.table is not None:
             with self._errors():
                 return declared_columns(self._connection, self._source.table, names)
-        # Nobody says what a query gives but its rows.
         with self._errors():
             result = self._run(f"SELECT * FROM {relation}", stream=True)
             rows = result.fetchmany(BATCH_ROWS)
             result.close()
         return inferred_columns(names, rows)
 
-    def first(self, statement: str) -> tuple[Any, ...] | None:
+    def first_row(self, statement: str) -> tuple[Any, ...] | None:
         """Return the first row."""
-        rows = self._all(statement)
+        rows = self._fetch_all(statement)
         return rows[0] if rows else None
 
     def batches(self, statement: str, columns: list[Column]) -> Iterator[pa.RecordBatch]:
@@ -87,52 +86,52 @@ class AlchemyReader:
         zone = ZoneInfo(self._zone)
         with self._errors():
             result = self._run(statement, stream=True)
-        names = [one.name for one in columns]
+        names = [column.name for column in columns]
         try:
             while True:
-                rows = self._next(result, columns)
+                rows = self._fetch_batch(result, columns)
                 if not rows:
                     return
-                values = zip(*rows, strict=True)
+                by_column = zip(*rows, strict=True)
                 arrays = [
-                    to_arrow(clean_values(some, column, zone), column)
-                    for some, column in zip(values, columns, strict=True)
+                    to_arrow(clean_values(values, column, zone), column)
+                    for values, column in zip(by_column, columns, strict=True)
                 ]
                 yield pa.RecordBatch.from_arrays(arrays, names=names)
         finally:
             result.close()
 
-    def _next(self, result: CursorResult[Any], columns: list[Column]) -> Sequence[Any]:
+    def _fetch_batch(self, result: CursorResult[Any], columns: list[Column]) -> Sequence[Any]:
         try:
             with self._errors():
                 return result.fetchmany(BATCH_ROWS)
         except SourceFailed as error:
-            # Python's own driver of SQLite refuses such a text before anybody sees it.
+            # Python's SQLite driver fails on a text that is not UTF-8; name its column.
             name = _UNDECODED.search(str(error))
             for column in columns:
                 if name is not None and column.name == name[1]:
                     raise value_unfit_error(column, "no UTF-8") from None
             raise
 
-    def _postgres(self, description: list[Any]) -> list[Column]:
-        numbers = ", ".join(str(int(one.type_code)) for one in description)
-        types = {row[0]: row for row in self._all(_POSTGRES_TYPES.format(numbers))} if description else {}
+    def _postgres_columns(self, description: list[Any]) -> list[Column]:
+        oids = ", ".join(str(int(column.type_code)) for column in description)
+        types = {row[0]: row for row in self._fetch_all(_POSTGRES_TYPES.format(oids))} if description else {}
         columns = []
-        for one in description:
-            _, kind, is_enum, element = types[one.type_code]
-            modifier = -1 if one.precision is None else (one.precision << 16 | (one.scale or 0) & 0x7FF) + 4
-            columns.append(
-                postgres_column(one.name, kind, modifier if kind == "numeric" else -1, element=element, enum=is_enum)
-            )
+        for column in description:
+            _, kind, is_enum, element = types[column.type_code]
+            modifier = -1
+            if kind == "numeric" and column.precision is not None:
+                modifier = (column.precision << 16 | (column.scale or 0) & 0x7FF) + 4
+            columns.append(postgres_column(column.name, kind, modifier, element=element, enum=is_enum))
         return columns
 
-    def _all(self, statement: str) -> list[tuple[Any, ...]]:
+    def _fetch_all(self, statement: str) -> list[tuple[Any, ...]]:
         with self._errors():
             result = self._run(statement)
             return [tuple(row) for row in result.fetchall()] if result.returns_rows else []
 
     def _run(self, statement: str, *, stream: bool = False) -> CursorResult[Any]:
-        # A colon would begin a parameter.
+        # Escape colons, which would start a bind parameter.
         options = {"stream_results": True, "yield_per": BATCH_ROWS} if stream else {}
         return self._connection.execute(text(statement.replace(":", r"\:")), execution_options=options)
 
@@ -154,14 +153,15 @@ class AlchemyReader:
 
 
 def declared_columns(connection: Connection, table: str, names: Sequence[str]) -> list[Column]:
-    """Return the columns of a table or a view, in the order of their names."""
-    schema, _, name = table.rpartition(".")
-    declared = {str(one["name"]): one["type"] for one in inspect(connection).get_columns(name, schema or None)}
-    return [Column(one, arrow_type(declared.get(one)), str(declared.get(one, ""))) for one in names]
+    """Return the columns of a table or a view, in the order of `names`."""
+    schema, _, relation = table.rpartition(".")
+    described = inspect(connection).get_columns(relation, schema or None)
+    declared = {str(column["name"]): column["type"] for column in described}
+    return [Column(name, arrow_type(declared.get(name)), str(declared.get(name, ""))) for name in names]
 
 
 def arrow_type(kind: Any) -> pa.DataType:
-    """Return the type of a column that is declared so.
+    """Return the Arrow type for a column type of SQLAlchemy.
 
     >>> arrow_type(types.Numeric(10, 2)), arrow_type(types.DateTime(timezone=True))
     (Decimal128Type(decimal128(10, 2)), TimestampType(timestamp[us, tz=UTC]))
@@ -184,39 +184,39 @@ def arrow_type(kind: Any) -> pa.DataType:
 
 
 def inferred_columns(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[Column]:
-    """Return the columns of rows.
+    """Return columns with types inferred from rows.
 
     >>> [column.type for column in inferred_columns(["a", "b"], [(None, 1), ("x", 2.5)])]
     [DataType(string), DataType(double)]
     """
-    return [Column(name, _inferred([row[place] for row in rows])) for place, name in enumerate(names)]
+    return [Column(name, _infer_type([row[index] for row in rows])) for index, name in enumerate(names)]
 
 
 def clean_values(values: Sequence[Any], column: Column, zone: ZoneInfo) -> Sequence[Any]:
-    """Return values as Arrow takes them for a column: texts of what has none, times without a zone, exact numbers."""
-    kind = column.arrives
+    """Return values of a driver as Arrow accepts them for a column, such as decimals for floats and wall times."""
+    kind = column.received_type
     if pa.types.is_string(kind):
-        return [one if one is None or isinstance(one, str) else _text(one) for one in values]
+        return [value if value is None or isinstance(value, str) else _to_text(value) for value in values]
     if pa.types.is_binary(kind):
-        return [bytes(one) if isinstance(one, memoryview | bytearray) else one for one in values]
+        return [bytes(value) if isinstance(value, memoryview | bytearray) else value for value in values]
     if pa.types.is_decimal(kind):
-        return [Decimal(str(one)) if isinstance(one, int | float) else one for one in values]
+        return [Decimal(str(value)) if isinstance(value, int | float) else value for value in values]
     if pa.types.is_timestamp(kind) and kind.tz is None:
         return [
-            one.astimezone(zone).replace(tzinfo=None) if isinstance(one, datetime) and one.tzinfo else one
-            for one in values
+            value.astimezone(zone).replace(tzinfo=None) if isinstance(value, datetime) and value.tzinfo else value
+            for value in values
         ]
     if pa.types.is_boolean(kind):
-        return [bool(one) if isinstance(one, int) and one in (0, 1) else one for one in values]
+        return [bool(value) if isinstance(value, int) and value in (0, 1) else value for value in values]
     return values
 
 
-def _text(value: Any) -> str:
+def _to_text(value: Any) -> str:
     return bytes(value).decode() if isinstance(value, bytes | bytearray | memoryview) else str(value)
 
 
-def _inferred(values: list[Any]) -> pa.DataType:
-    kinds = {type(one) for one in values if one is not None}
+def _infer_type(values: list[Any]) -> pa.DataType:
+    kinds = {type(value) for value in values if value is not None}
     if kinds == {bool}:
         return pa.bool_()
     if kinds == {int}:
@@ -224,7 +224,7 @@ def _inferred(values: list[Any]) -> pa.DataType:
     if kinds and kinds <= {int, float}:
         return pa.float64()
     if kinds == {datetime}:
-        has_zone = {one.tzinfo is not None for one in values if one is not None}
+        has_zone = {value.tzinfo is not None for value in values if value is not None}
         return pa.timestamp("us", "UTC" if has_zone == {True} else None)
     if kinds == {date}:
         return pa.date32()

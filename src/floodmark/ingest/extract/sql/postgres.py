@@ -1,4 +1,4 @@
-"""PostgreSQL by ADBC: rows arrive by COPY, in its binary form."""
+"""The reader for PostgreSQL, which receives rows by binary COPY through ADBC."""
 
 import atexit
 import os
@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import adbc_driver_postgresql  # type: ignore[import-untyped]
 import pyarrow as pa
-from adbc_driver_manager import AdbcConnection as Opened
+from adbc_driver_manager import AdbcConnection as DriverConnection
 from adbc_driver_manager import dbapi
 
 from floodmark.ingest.database import SqlUrl
@@ -19,36 +19,36 @@ from floodmark.ingest.extract.sql.statements import Dialect
 BATCH_BYTES: Final = 8 << 20
 
 _READ_ONLY: Final = "SELECT set_config('transaction_read_only', 'on', true), set_config('TimeZone', 'UTC', true)"
-_NO_NAME: Final = "unnamed<oid"
-_MOST_KNOWN: Final = 16
+_UNKNOWN_TYPE: Final = "unnamed<oid"
+_MOST_DATABASES: Final = 16
 
 
 class PostgresReader(AdbcConnection):
-    """Reads PostgreSQL, in a transaction that can change nothing."""
+    """Reads PostgreSQL in a read-only transaction."""
 
     dialect = Dialect("postgresql")
 
     def __init__(self, url: SqlUrl) -> None:
-        """Connect, or say why not."""
+        """Connect."""
         options = {adbc_driver_postgresql.StatementOptions.BATCH_SIZE_HINT_BYTES.value: str(BATCH_BYTES)}
-        self._is_known = _DATABASE_CACHE.has(url.for_libpq)
+        self._was_cached = _DATABASE_CACHE.has(url.for_libpq)
         super().__init__(url, lambda: _DATABASE_CACHE.connect(url.for_libpq), options)
-        self._begin()
+        self._begin_read_only()
 
     def columns(self, relation: str) -> list[Column]:
         """Return the columns, as PostgreSQL describes them."""
         fields = list(self.schema(f"SELECT * FROM {relation}"))
-        if self._is_known and any(_NO_NAME in str(field.metadata) for field in fields):
-            # A type that was made after the database was seen first, or one that never has a name.
-            _DATABASE_CACHE.forget(self.url.for_libpq)
+        if self._was_cached and any(_UNKNOWN_TYPE in str(field.metadata) for field in fields):
+            # The type may have been created after the driver read the types of the database.
+            _DATABASE_CACHE.evict(self.url.for_libpq)
             self.reconnect()
-            self._begin()
+            self._begin_read_only()
             fields = list(self.schema(f"SELECT * FROM {relation}"))
         return [_column(field) for field in fields]
 
-    def _begin(self) -> None:
+    def _begin_read_only(self) -> None:
         try:
-            self.all(_READ_ONLY)
+            self.fetch_all(_READ_ONLY)
         except BaseException:
             self.__exit__()
             raise
@@ -61,43 +61,43 @@ class PostgresReader(AdbcConnection):
 
 
 class _DatabaseCache:
-    """What the driver has found out about databases. To ask for it anew takes longer than to read a small cell.
+    """The driver's database objects, which hold the types of a database. No connection is kept open.
 
-    No connection is kept open.
+    Reading the types again would take longer than reading a small cell.
     """
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._known: dict[tuple[int, str], Any] = {}
+        self._databases: dict[tuple[int, str], Any] = {}
 
-    def has(self, text: str) -> bool:
-        return (os.getpid(), text) in self._known
+    def has(self, url: str) -> bool:
+        return (os.getpid(), url) in self._databases
 
-    def connect(self, text: str) -> dbapi.Connection:
-        key = os.getpid(), text
-        database = self._known.get(key)
+    def connect(self, url: str) -> dbapi.Connection:
+        key = os.getpid(), url
+        database = self._databases.get(key)
         if database is None:
-            database = adbc_driver_postgresql.connect(text)
+            database = adbc_driver_postgresql.connect(url)
             with self._lock:
-                while len(self._known) >= _MOST_KNOWN:
-                    del self._known[next(iter(self._known))]
-                database = self._known.setdefault(key, database)
-        return dbapi.Connection(_KeptOpen(), Opened(database))  # type: ignore[arg-type]
+                while len(self._databases) >= _MOST_DATABASES:
+                    del self._databases[next(iter(self._databases))]
+                database = self._databases.setdefault(key, database)
+        return dbapi.Connection(_KeptOpen(), DriverConnection(database))  # type: ignore[arg-type]
 
-    def forget(self, text: str) -> None:
+    def evict(self, url: str) -> None:
         with self._lock:
-            self._known.pop((os.getpid(), text), None)
+            self._databases.pop((os.getpid(), url), None)
 
     def close(self) -> None:
         with self._lock:
-            self._known.clear()
+            self._databases.clear()
 
 
 class _KeptOpen:
-    """In the place of a database that outlives its connections."""
+    """Stands in for the database that a connection closes, because the cached one outlives its connections."""
 
     def close(self) -> None:
-        """Leave it open."""
+        """Do nothing."""
 
 
 _DATABASE_CACHE: Final = _DatabaseCache()
@@ -105,12 +105,12 @@ atexit.register(_DATABASE_CACHE.close)
 
 
 def _column(field: pa.Field) -> Column:
-    element = _kind(field.type.value_field) if pa.types.is_list(field.type) else None
+    element = _type_name(field.type.value_field) if pa.types.is_list(field.type) else None
     modifier = int((field.metadata or {}).get(b"POSTGRESQL:typmod", b"-1"))
     return postgres_column(
-        field.name, _kind(field), modifier, element=element, enum=bool(pa.types.is_string(field.type))
+        field.name, _type_name(field), modifier, element=element, enum=bool(pa.types.is_string(field.type))
     )
 
 
-def _kind(field: pa.Field) -> str:
+def _type_name(field: pa.Field) -> str:
     return str((field.metadata or {}).get(b"POSTGRESQL:type", b"").decode())

@@ -1,4 +1,4 @@
-"""A split that is read from a SQL database: how a planned range is split, and which reader reads it."""
+"""Splits of SQL databases: how a planned range is divided into splits, and which reader reads them."""
 
 import math
 from collections.abc import Iterator
@@ -18,30 +18,30 @@ from floodmark.ingest.extract.sql.columns import (
     select_columns,
     watermark_type_of,
 )
-from floodmark.ingest.extract.sql.statements import Dialect, Slice, Statements
+from floodmark.ingest.extract.sql.statements import ColumnSlice, Dialect, Statements
 from floodmark.ingest.job.source import SqlSource
 from floodmark.ingest.job.unit import Unit
 from floodmark.ingest.planning.plan import PlannedRange
 
 
 class SqlReader(Protocol):
-    """A connection that reads. What goes wrong is raised as an error of Floodmark's."""
+    """A read-only connection to a database. Errors of the driver are raised as FloodmarkError."""
 
     @property
     def dialect(self) -> Dialect:
-        """The SQL that it takes."""
+        """The SQL dialect of the database."""
         ...
 
     def columns(self, relation: str) -> list[Column]:
-        """Return the columns of a table, a view or a query, as declared. No row is read."""
+        """Return the columns of a table, a view or a query, as the database declares them."""
         ...
 
-    def first(self, statement: str) -> tuple[Any, ...] | None:
-        """Return the first row of a statement."""
+    def first_row(self, statement: str) -> tuple[Any, ...] | None:
+        """Return the first row of a statement's result, or None if it has no rows."""
         ...
 
     def batches(self, statement: str, columns: list[Column]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a statement as they arrive."""
+        """Yield the rows of a statement's result while they arrive."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -51,30 +51,35 @@ class SqlReader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SqlSplit:
-    """Rows of a table or a query: those of a range and a unit, or those without a watermark. No secret is in it."""
+    """Rows of a table or a query: those of a range and a unit, or those without a watermark. It holds no secret."""
 
     source: SqlSource
     zone: str
     unit: Unit
     range: Range
-    split: Slice | None = None
+    column_slice: ColumnSlice | None = None
+    """If set, only the rows of the range in this slice."""
     nulls: bool = False
-    """Whether these are the rows without a watermark."""
+    """Whether to read the rows without a watermark instead of those of the range."""
     checks: bool = False
-    """Whether reading it first looks for rows that no range would ever read; one part of a cell does."""
+    """Whether to search first for rows that no range would ever read; set on one split of a cell."""
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """Give the rows that the source has now, all in one statement; the schema does not depend on them."""
+        """Yield the source's current rows, read by one statement. The schema does not depend on them."""
         with open_reader(self.source, self.zone) as reader:
             statements = self._statements(reader)
-            found = reader.columns(statements.relation)
-            columns = select_columns(found, statements.named, self.source.columns, _relation_text(self.source))
-            _check_watermark(reader, statements, found)
+            declared = reader.columns(statements.relation)
+            columns = select_columns(
+                declared, statements.required_columns, self.source.columns, _relation_text(self.source)
+            )
+            _check_watermark(reader, statements, declared)
             if self.checks:
                 _check_rows(reader, statements)
-            quoted = [reader.dialect.identifier(one.name) for one in columns]
-            items = [f"{one.expression.format(name)} AS {name}" for one, name in zip(columns, quoted, strict=True)]
-            statement = statements.rows(items, self.split, nulls=self.nulls)
+            quoted = [reader.dialect.identifier(column.name) for column in columns]
+            items = [
+                f"{column.expression.format(name)} AS {name}" for column, name in zip(columns, quoted, strict=True)
+            ]
+            statement = statements.rows(items, self.column_slice, nulls=self.nulls)
             yield from convert_batches(columns, reader.batches(statement, columns))
 
     def _statements(self, reader: SqlReader) -> Statements:
@@ -82,35 +87,35 @@ class SqlSplit:
 
 
 def sql_splits(source: SqlSource, zone: str, row: PlannedRange, *, with_nulls: bool = False) -> tuple[SqlSplit, ...]:
-    """Return the parts of a row of a plan: together they have its rows, each once.
+    """Return the splits of a planned range, which together have each of its rows once.
 
-    `zone` is the job's; that of the source counts more. With `with_nulls` there is one part more, for the rows of the
-    unit that have no watermark, if the source says that they are read.
+    `zone` is the job's; the source's own zone takes precedence. With `with_nulls` there is one more split, for the
+    unit's rows without a watermark, if the source has `nulls = "read"`.
 
     >>> source = SqlSource(url="sqlite:///shop.db", table="orders", watermark="at", splits=2)
     >>> day = Range(0, 86_400_000_000)
-    >>> [part.range for part in sql_splits(source, "UTC", PlannedRange(Unit.of({}), day, day, "new", ("new",)))]
+    >>> [split.range for split in sql_splits(source, "UTC", PlannedRange(Unit.of({}), day, day, "new", ("new",)))]
     [Range(lo=0, hi=43200000000), Range(lo=43200000000, hi=86400000000)]
     """
     whole = SqlSplit(source, source.zone or zone, row.unit, row.range, checks=source.watermark is not None)
-    parts = [whole]
+    splits = [whole]
     if source.splits > 1:
-        parts = _split_by_column(whole, source.split_by) if source.split_by is not None else _split_by_time(whole)
+        splits = _split_by_column(whole, source.split_by) if source.split_by is not None else _split_by_time(whole)
     if with_nulls and source.nulls == "read" and source.watermark is not None:
-        parts.append(SqlSplit(source, whole.zone, row.unit, row.range, nulls=True))
-    return tuple(parts)
+        splits.append(SqlSplit(source, whole.zone, row.unit, row.range, nulls=True))
+    return tuple(splits)
 
 
-def split_points(low: int | float, high: int | float, many: int) -> list[int | float]:
-    """Return where to cut from `low` to `high` into at most so many equal pieces; the ends are no cuts.
+def split_points(low: int | float, high: int | float, count: int) -> list[int | float]:
+    """Return the inner boundaries that divide `low` to `high` into at most `count` equal slices.
 
     >>> split_points(1, 100, 4), split_points(1, 2, 4), split_points(0.0, 1.0, 2), split_points(5, 5, 4)
     ([26, 51, 76], [2], [0.5], [])
     """
     if isinstance(low, int) and isinstance(high, int):
-        whole: set[int | float] = {low + step * (high - low + 1) // many for step in range(1, many)}
+        whole: set[int | float] = {low + n * (high - low + 1) // count for n in range(1, count)}
         return sorted(whole - {low})
-    points: set[int | float] = {low + (high - low) * (step / many) for step in range(1, many)}
+    points: set[int | float] = {low + (high - low) * (n / count) for n in range(1, count)}
     return sorted(point for point in points if low < point <= high)
 
 
@@ -126,12 +131,12 @@ def _split_by_time(whole: SqlSplit) -> list[SqlSplit]:
 def _split_by_column(whole: SqlSplit, column: str) -> list[SqlSplit]:
     with open_reader(whole.source, whole.zone) as reader:
         statements = whole._statements(reader)
-        found = reader.columns(statements.relation)
-        select_columns(found, statements.named, (), _relation_text(whole.source))
-        _check_watermark(reader, statements, found)
-        ends = reader.first(statements.ends(column)) or (None, None)
-    low, high = (_split_value(one, column) for one in ends)
-    # Both ends are open: what comes in the meantime, or has no value, is in a part too.
+        declared = reader.columns(statements.relation)
+        select_columns(declared, statements.required_columns, (), _relation_text(whole.source))
+        _check_watermark(reader, statements, declared)
+        ends = reader.first_row(statements.min_max(column)) or (None, None)
+    low, high = (_split_value(value, column) for value in ends)
+    # The outer slices are open, so that NULL and rows added in the meantime belong to a slice too.
     points = [] if low is None or high is None else split_points(low, high, whole.source.splits)
     edges = [None, *points, None]
     return [
@@ -140,7 +145,7 @@ def _split_by_column(whole: SqlSplit, column: str) -> list[SqlSplit]:
             whole.zone,
             whole.unit,
             whole.range,
-            Slice(column, edges[n], edges[n + 1]),
+            ColumnSlice(column, edges[n], edges[n + 1]),
             checks=whole.checks and n == 0,
         )
         for n in range(len(edges) - 1)
@@ -151,7 +156,7 @@ def _split_value(value: object, column: str) -> int | float | None:
     if isinstance(value, Decimal):
         value = int(value) if value.is_finite() and value == int(value) else float(value)
     elif isinstance(value, str):
-        # A number that a driver has no type for arrives as a text.
+        # Some drivers return numbers as text, for lack of a type.
         try:
             return _split_value(Decimal(value), column)
         except ArithmeticError:
@@ -160,16 +165,16 @@ def _split_value(value: object, column: str) -> int | float | None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidOption(
-            f"The column {column!r} has {value!r} in it.",
-            rule="A cell is split by ranges of numbers, or by time.",
-            remedy="Name a column of numbers, or leave split_by out.",
+            f"The column {column!r} has the value {value!r}.",
+            rule="split_by names a column of numbers.",
+            remedy="Name a column of numbers in split_by, or leave split_by out to split by time.",
             option="split_by",
         )
     return value
 
 
 def _check_watermark(reader: SqlReader, statements: Statements, columns: list[Column]) -> None:
-    """Refuse a watermark of another type than the source says, where the database would compare it all the same."""
+    """Refuse a watermark column whose type differs from watermark_type where the database would compare it anyway."""
     source = statements.source
     if reader.dialect.name != "postgresql" or statements.watermark is None:
         return
@@ -178,8 +183,8 @@ def _check_watermark(reader: SqlReader, statements: Statements, columns: list[Co
         if is_time and not fits_watermark(column.declared, source.watermark_type):
             raise InvalidOption(
                 f"The column {column.name!r} is {column.declared}, and watermark_type is {source.watermark_type!r}.",
-                rule="A range is compared with a column of its own type, so that no session's zone changes it.",
-                remedy=f'Write watermark_type = "{watermark_type_of(column.declared)}", or read a query that casts it.',
+                rule="Both are the same type; else the time zone of the session would change which rows are read.",
+                remedy=f'Write watermark_type = "{watermark_type_of(column.declared)}", or cast it in a query.',
                 option="watermark_type",
                 column=column.name,
             )
@@ -187,21 +192,23 @@ def _check_watermark(reader: SqlReader, statements: Statements, columns: list[Co
 
 def _check_rows(reader: SqlReader, statements: Statements) -> None:
     statement = statements.first_misplaced()
-    found = None if statement is None else reader.first(statement)
-    if found is None or found[0] is None:
+    misplaced = None if statement is None else reader.first_row(statement)
+    if misplaced is None or misplaced[0] is None:
         return
     source, unit = statements.source, statements.unit
-    if not found[0]:
+    is_null = misplaced[0]
+    if not is_null:
         raise SourceValueUnfit(
-            f"A row has a {source.watermark!r} that is not what {source.watermark_type} is stored as.",
-            rule="SQLite compares texts with texts and numbers with numbers; no range would ever read this row.",
-            remedy="Correct the row, or the watermark_type, or read a query that converts it.",
+            f"A row has a value in {source.watermark!r} that cannot be compared as {source.watermark_type}.",
+            rule="SQLite sorts all numbers before all texts, so no range would read this row.",
+            remedy="Correct the row, set watermark_type to what the column holds, or convert the column in a query.",
             column=source.watermark,
         )
     raise WatermarkMissing(
         f"A row of the unit {unit} has no {source.watermark!r}{' and no fallback' if source.fallback else ''}.",
-        rule="A row without a watermark is in no range, and would never be read.",
-        remedy='Write nulls = "skip" to leave such rows out, "read" to merge them in each run, or name a fallback.',
+        rule="A row without a watermark is in no range, so it would never be read.",
+        remedy='Write nulls = "skip" to leave such rows out, nulls = "read" to merge them in each run, or name a '
+        "fallback column.",
         column=source.watermark,
         unit=unit.key,
     )
@@ -212,7 +219,7 @@ def _relation_text(source: SqlSource) -> str:
 
 
 def open_reader(source: SqlSource, zone: str) -> SqlReader:
-    """Connect to the database of a source, by ADBC where there is a driver, else by SQLAlchemy."""
+    """Connect to the database of a source: with ADBC if it has a driver that is installed, else with SQLAlchemy."""
     url = SqlUrl.of(source)
     if url.parts.get_backend_name() == "sqlite":
         url.check_file()

@@ -2,17 +2,18 @@
 
 import os
 import signal
-from time import monotonic, sleep
+from contextlib import suppress
 
 import pytest
 
 from floodmark.control import Home
 from floodmark.errors import JobRunning
-from floodmark.ingest import Ingestion, Range
-from floodmark.ingest.calendar.ranges import merged, size
+from floodmark.ingest import Ingestion, Range, Run
+from floodmark.ingest.calendar.ranges import merge_ranges, total_length
 from support.ingest.ingest_jobs import span
-from support.ingest.ingest_processes import JOB, TTL, run_and_hang, run_until_done
+from support.ingest.ingest_processes import JOB, run_and_hang, run_until_done
 from support.racing import CONTEXT, Racers
+from support.waiting import wait_until
 
 
 @pytest.fixture
@@ -28,8 +29,8 @@ def test_what_several_processes_read_together_is_read_once(place: str, racers: R
         everything = span("2020-01-01..2020-02-01")
         for unit, known in jobs.coverage(JOB.name).items():
             ranges = [Range(lo, hi) for recorded, _, _ in outcomes for key, lo, hi, _ in recorded if key == unit]
-            assert merged(ranges) == list(known.covered) == [everything]
-            assert size(ranges) == size([everything]), "no range was read and recorded twice"
+            assert merge_ranges(ranges) == list(known.covered) == [everything]
+            assert total_length(ranges) == total_length([everything]), "no range was read and recorded twice"
         assert sum(refused for _, refused, _ in outcomes) > 0, "somebody was refused, or this test shows nothing"
         assert sum(lost for _, _, lost in outcomes) > 0, "somebody was overtaken, or this test shows nothing"
         runs = jobs.history(JOB.name, limit=None)
@@ -47,12 +48,14 @@ def test_a_run_that_is_killed_is_continued_by_another_after_its_ttl(home: Home) 
     assert victim.pid is not None
     os.kill(victim.pid, signal.SIGKILL)
     victim.join()
-    jobs, run, give_up = Ingestion(home), None, monotonic() + TTL / 1e6 + 5
-    while run is None and monotonic() < give_up:
-        try:
-            run = jobs.start(JOB, owner="next")
-        except JobRunning:
-            sleep(0.005)
+    jobs = Ingestion(home)
+
+    def begin() -> Run | None:
+        with suppress(JobRunning):
+            return jobs.start(JOB, owner="next")
+        return None
+
+    run = wait_until(begin)
     assert run is not None
     assert run.plan.totals["new"] == 2 * 31 - 1, "the row that was recorded is known"
     run.end()
