@@ -8,6 +8,14 @@ JAVA_HOME ?= $(shell [ ! -x .tools/java/bin/java ] || echo "$(CURDIR)/.tools/jav
 export JAVA_HOME PYTHON
 PROCESSES ?= 2
 
+# Compiled files go to build, also where the environment asks not to write them beside the sources: otherwise each
+# worker of the tests, and each process that they start, compiles everything again.
+unexport PYTHONDONTWRITEBYTECODE
+export PYTHONPYCACHEPREFIX := $(CURDIR)/build/pycache
+
+# $(call tests,OPTIONS) runs the tests in several processes; one that has nothing left takes tests from another.
+tests = @$(BIN)/pytest -q $(if $(filter-out 0,$(PROCESSES)),-n $(PROCESSES) --dist worksteal) $(1)
+
 # uv trusts its own list of authorities; one that a company has added is only in the system's.
 ifneq ($(wildcard /etc/ssl/certs/ca-certificates.crt /etc/ssl/cert.pem /etc/pki/tls/certs/ca-bundle.crt),)
 export UV_SYSTEM_CERTS ?= true
@@ -32,17 +40,17 @@ setup: $(JAVA_READY) ## Prepare everything: Python packages in .venv, and Java
 demo: $(JAVA_READY) ## Run the demo on a local Spark
 	@$(BIN)/python -m floodmark.demo
 
-test: $(JAVA_READY) ## Run the tests: all but the crash tier, in two processes (PROCESSES=0 for one)
-	@$(BIN)/pytest -q -n $(PROCESSES) --dist worksteal -m "not crash"
+test: $(JAVA_READY) ## Run the tests, of the crash tier only the smoke test, in two processes (PROCESSES=0 for one)
+	$(call tests,-m "not crash or smoke")
 
 test-fast: $(PYTHON_READY) ## Run the tests that need no server and no JVM
-	@$(BIN)/pytest -q -n $(PROCESSES) --dist worksteal -m "not crash and not server and not spark"
+	$(call tests,-m "not crash and not server and not spark" tests/unit src)
 
 test-crash: $(JAVA_READY) ## Run the tests that kill processes
-	@$(BIN)/pytest -q -n $(PROCESSES) --dist worksteal -m crash
+	$(call tests,-m crash tests/crash)
 
 test-all: $(JAVA_READY) ## Run every test on every backend, with all examples
-	@$(BIN)/pytest -q -n $(PROCESSES) --dist worksteal --full
+	$(call tests,--full)
 
 lint: $(PYTHON_READY) ## Check style, types, import directions and the lock
 	$(call step,style,$(BIN)/ruff check --quiet --output-format concise)

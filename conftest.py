@@ -3,6 +3,8 @@
 import importlib
 import os
 import pkgutil
+import shutil
+import tempfile
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -20,6 +22,7 @@ import floodmark.kafka
 import floodmark.progress
 import floodmark.sinks
 import floodmark.streams
+from support.examples import FULL, examples, is_full
 
 ROOMS = (
     floodmark.progress,
@@ -37,13 +40,17 @@ TESTS = Path(__file__).parent / "tests"
 SERVERS = {"broker", "postgres", "exchange", "cluster"}
 """Fixtures that start a server."""
 
-settings.register_profile("floodmark", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("floodmark")
+MEMORY = Path("/dev/shm")
+"""Where Linux keeps files in memory."""
 
 pytest_plugins = ["support.brokers", "support.homes"]
 
 # Processes that tests start, those of Spark too, find the helpers.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
+
+# On a disk, tests of stores mostly wait for it. A process that is killed loses nothing that it wrote to memory either.
+if "TMPDIR" not in os.environ and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 4 << 30:
+    os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -51,10 +58,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="run every test on every backend, with all examples")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Tell the tests, here and in the workers of pytest-xdist, whether this run is a full one: how hard they try."""
+    if config.getoption("full"):
+        os.environ[FULL] = "1"
+    settings.register_profile(
+        "floodmark", max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
+    settings.load_profile("floodmark")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark each test with its tier, and leave out what only `--full` runs.
 
     A test that is written for several backends runs on SQLite if it lies in tests/unit, on all of them elsewhere.
+    A case that is marked `full` repeats a claim of one that always runs.
     """
     left_out = []
     for item in items:
@@ -63,13 +81,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         backends = {params.get("kind"), params.get("log")} & {"postgres", "http", "kafka"}
         for tier in {"spark", "crash"}.intersection(folders):
             item.add_marker(tier)
-        needs_server = "integration" in folders and "sqlite" not in params.values()
-        if needs_server or backends or SERVERS.intersection(getattr(item, "fixturenames", ())):
+        servers = SERVERS.intersection(getattr(item, "fixturenames", ()))
+        if "integration" in folders or backends or servers:
             item.add_marker("server")
-        if backends and "unit" in folders and not config.getoption("full"):
+        if servers and "unit" in folders:
+            raise pytest.UsageError(f"{item.nodeid} needs {servers}: it belongs in tests/integration")
+        if not is_full() and (item.get_closest_marker("full") or (backends and "unit" in folders)):
             left_out.append(item)
     config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if item not in set(left_out)]
+    unwanted = set(left_out)
+    items[:] = [item for item in items if item not in unwanted]
 
 
 @cache

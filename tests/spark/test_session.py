@@ -15,10 +15,13 @@ from pyspark.sql import functions as F
 from floodmark.errors import InvalidOption
 from floodmark.spark import session
 from floodmark.spark import sessions as _session
-from support.spark.spark_feed import SHORT_LIVED
+from support.spark.spark_feed import SHORT_LIVED, SMALL_BATCHES
 
 
 def test_the_defaults_are_in_force(spark: SparkSession) -> None:
+    # The session of the tests was started with settings for small batches.
+    small = {key: spark.conf.get(key) for key in SMALL_BATCHES}
+    assert session(conf=SHORT_LIVED) is spark
     started_with = spark.sparkContext.getConf()
     assert started_with.get("spark.master") == "local[2]"
     assert "-Xss8m" in (started_with.get("spark.driver.extraJavaOptions") or "")
@@ -29,6 +32,8 @@ def test_the_defaults_are_in_force(spark: SparkSession) -> None:
     assert str(spark.conf.get("spark.sql.streaming.stateStore.providerClass")).endswith("RocksDBStateStoreProvider")
     manager = str(spark.conf.get("spark.sql.streaming.checkpointFileManagerClass"))
     assert manager.endswith(".FileSystemBasedCheckpointFileManager")
+    for key, value in small.items():
+        spark.conf.set(key, str(value))
 
 
 def test_workers_run_this_interpreter(spark: SparkSession) -> None:

@@ -27,7 +27,7 @@ def stage(table: DeltaCommits, attempt: str, *numbers: int) -> Any:
     directory = table.staging.begin(attempt)
     directory.mkdir()
     pq.write_table(pa.table({"n": pa.array(numbers, pa.int64())}), directory / "part-0.parquet")
-    return table.staging.found(attempt)
+    return table.staging.staged_files(attempt)
 
 
 def rows(path: Path, query: str = "SELECT n FROM t ORDER BY n") -> list[Any]:

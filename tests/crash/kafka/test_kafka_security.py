@@ -127,7 +127,7 @@ def test_no_secret_is_shown() -> None:
 )
 def test_an_option_that_kafkas_client_does_not_take_is_refused_without_its_value(option: str, value: str) -> None:
     with pytest.raises(InvalidOption) as refusal:
-        Fetcher(KafkaSettings.of("kafka://127.0.0.1:1", {option: value}))._take()
+        Fetcher(KafkaSettings.of("kafka://127.0.0.1:1", {option: value}))._borrow_consumer()
     assert SECRET not in str(refusal.value)
 
 

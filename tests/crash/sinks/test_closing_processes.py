@@ -93,14 +93,14 @@ def code_of(job: Job) -> str:
 @pytest.mark.parametrize(
     ("place", "visible"),
     [
-        (FENCED, 0),
+        pytest.param(FENCED, 0, marks=pytest.mark.full),
         (STARTED, 0),
-        (BEFORE_BEGIN, 2),
+        pytest.param(BEFORE_BEGIN, 2, marks=pytest.mark.full),
         (HALF_WRITTEN, 2),
         (ROWS_FLUSHED, 2),
         (COMMITTED, 3),
-        (HOLD_ADVANCED, 3),
-        (BEFORE_COMMIT_LOG, 3),
+        pytest.param(HOLD_ADVANCED, 3, marks=pytest.mark.full),
+        pytest.param(BEFORE_COMMIT_LOG, 3, marks=pytest.mark.full),
     ],
 )
 def test_a_process_killed_at_any_step_leaves_whole_batches_and_the_next_one_writes_the_rest(
@@ -119,7 +119,15 @@ def test_a_process_killed_at_any_step_leaves_whole_batches_and_the_next_one_writ
     assert progress.marks["at"].time == BATCHES * 100
 
 
-@pytest.mark.parametrize("place", [STARTED, BEFORE_BEGIN, HALF_WRITTEN, ROWS_FLUSHED])
+@pytest.mark.parametrize(
+    "place",
+    [
+        STARTED,
+        pytest.param(BEFORE_BEGIN, marks=pytest.mark.full),
+        pytest.param(HALF_WRITTEN, marks=pytest.mark.full),
+        ROWS_FLUSHED,
+    ],
+)
 def test_a_process_that_was_stopped_closes_nothing_after_another_has_started(
     job: Job, processes: Processes, place: str
 ) -> None:

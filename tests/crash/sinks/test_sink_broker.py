@@ -23,8 +23,15 @@ from support.sinks.sink_process import Job, bind, chain, given, run
 from support.sinks.sink_topics import Topics
 
 
-@pytest.mark.parametrize("is_bulk", [False, True])
-@pytest.mark.parametrize("where", ["sink: some rows sent", "sink: progress flushed"])
+@pytest.mark.parametrize(
+    ("where", "is_bulk"),
+    [
+        ("sink: some rows sent", False),
+        pytest.param("sink: some rows sent", True, marks=pytest.mark.full),
+        pytest.param("sink: progress flushed", False, marks=pytest.mark.full),
+        ("sink: progress flushed", True),
+    ],
+)
 def test_a_broker_that_is_killed_within_a_transaction_costs_an_error_and_no_row(
     tmp_path: Path, topic_name: str, where: str, is_bulk: bool
 ) -> None:

@@ -12,6 +12,7 @@ from floodmark.bindings import Bindings
 from floodmark.control import Home
 from floodmark.sinks.target import FAILPOINTS
 from floodmark.testing import KafkaBroker
+from support.examples import is_full
 from support.processes import wait_for_line
 from support.sinks.sink_process import BEFORE_COMMIT_LOG, Job, bind, finish, run, start
 from support.sinks.sink_topics import Topics
@@ -39,6 +40,8 @@ IN_A_BATCH = {
     "sink: hold advanced": (30, 30),
     BEFORE_COMMIT_LOG: (30, 30),
 }
+REPEATED = ("sink: before the transaction", "sink: rows flushed", "sink: hold advanced")
+"""The places that repeat what a neighbour in IN_A_BATCH shows."""
 AT_START = ("sink: fenced", "sink: progress scanned in part", "sink: started")
 
 
@@ -46,7 +49,10 @@ def test_every_failpoint_is_tried() -> None:
     assert {*IN_A_BATCH, *AT_START} == {*FAILPOINTS, BEFORE_COMMIT_LOG}
 
 
-@pytest.mark.parametrize("place", IN_A_BATCH)
+@pytest.mark.parametrize(
+    "place",
+    [pytest.param(place, marks=pytest.mark.full if place in REPEATED else ()) for place in IN_A_BATCH],
+)
 def test_a_process_killed_in_a_batch_is_followed_by_one_that_writes_the_rest_once(job: Job, place: str) -> None:
     """Scenarios 15 to 18, 20 and 22."""
     topics = Topics(job.servers, job.topic)
@@ -64,7 +70,10 @@ def test_a_process_killed_in_a_batch_is_followed_by_one_that_writes_the_rest_onc
     topics.check(40)
 
 
-@pytest.mark.parametrize("place", IN_A_BATCH)
+@pytest.mark.parametrize(
+    "place",
+    [pytest.param(place, marks=pytest.mark.full if place in REPEATED else ()) for place in IN_A_BATCH],
+)
 def test_an_exception_in_a_batch_leaves_no_open_transaction(job: Job, place: str) -> None:
     topics = Topics(job.servers, job.topic)
     with pytest.raises(Exception, match=place):
@@ -135,7 +144,7 @@ def test_a_process_that_is_killed_at_any_moment_again_and_again_writes_each_row_
         bind(home, batches=400)
     job = Job(broker.servers, place, topic_name, until=400)
     topics, reached = Topics(broker.servers, topic_name), []
-    for _ in range(6):
+    for _ in range(6 if is_full() else 3):
         process = start(job)
         time.sleep(dice.uniform(1.2, 2.5))
         process.kill()

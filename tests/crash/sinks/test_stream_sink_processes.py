@@ -50,7 +50,16 @@ def test_a_process_that_slept_wakes_up_to_find_that_it_is_fenced(sqlite_home: Ho
         assert ids_in(home.stream(NAME)) == ALL
 
 
-@pytest.mark.parametrize("place", [*KILLED, None])
+@pytest.mark.parametrize(
+    "place",
+    [
+        SOME_ROWS_SENT,
+        pytest.param(ROWS_FLUSHED, marks=pytest.mark.full),
+        pytest.param(PROGRESS_FLUSHED, marks=pytest.mark.full),
+        COMMITTED,
+        None,
+    ],
+)
 def test_with_the_events_in_kafka_it_is_the_same(sqlite_home: Home, log_in_kafka: None, place: str | None) -> None:
     bind(sqlite_home)
     if place is not None:

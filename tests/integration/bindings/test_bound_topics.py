@@ -173,7 +173,7 @@ def test_a_topic_that_was_made_anew_is_refused_by_who_runs_and_by_who_starts(
     feed.cluster.create_topic(feed.name, 2, {})
     feed.write(0, "x", "y", "z")
     clock.advance(SECOND)
-    with pytest.raises(TopicRecreated, match=f"{feed.name}.*made anew"):
+    with pytest.raises(TopicRecreated, match=f"{feed.name}.*created again"):
         bound.tick()
     with pytest.raises(TopicRecreated):
         bind()

@@ -19,7 +19,7 @@ from floodmark.ingest.extract.rest.values import (
     infer_columns,
     infer_type,
     to_array,
-    without_unknown,
+    without_null_types,
 )
 from support.ingest.rest_reading import part_of, row_of, rows_of, table_of
 from support.ingest.rest_server import Asked, Says, rest_service
@@ -77,11 +77,11 @@ def read_pages(*pages: list[Any], schema: pa.Schema | None = None, zone: str = "
 def test_a_column_holds_all_its_values_however_they_are_divided(
     values: list[Any], expected: pa.DataType | None
 ) -> None:
-    assert without_unknown(infer_type(values)) == expected
+    assert without_null_types(infer_type(values)) == expected
     united_one_by_one = pa.null()
     for value in values:
         united_one_by_one = common_type(united_one_by_one, infer_type([value]))
-    assert without_unknown(united_one_by_one) == expected
+    assert without_null_types(united_one_by_one) == expected
 
 
 def test_columns_are_the_same_in_whatever_order_and_pages_records_come() -> None:
@@ -100,7 +100,7 @@ def test_columns_are_the_same_in_whatever_order_and_pages_records_come() -> None
 
 
 def _pruned(columns: dict[str, pa.DataType]) -> dict[str, pa.DataType | None]:
-    return {name: without_unknown(columns[name]) for name in sorted(columns)}
+    return {name: without_null_types(columns[name]) for name in sorted(columns)}
 
 
 def _sorted(kind: pa.DataType) -> pa.DataType:

@@ -85,7 +85,7 @@ def test_a_column_that_is_not_there_is_named_with_the_one_that_may_be_meant(
 
 @pytest.mark.parametrize("given", [{"query": "SELEC 1"}, {"where": "id = = 1"}, {"where": "nope = 1"}])
 def test_a_query_that_the_database_does_not_understand_is_an_error_that_says_why(url: str, given: Any) -> None:
-    with pytest.raises(SourceFailed, match="cannot answer the query"):
+    with pytest.raises(SourceFailed, match="rejects the query"):
         read(url, **given)
 
 

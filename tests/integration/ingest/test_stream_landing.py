@@ -409,7 +409,7 @@ def test_rows_that_do_not_fit_fail_their_cells_and_say_why(one: StreamHome, colu
     assert (result.succeeded, result.failed) == (0, 8)
     assert said in result.errors[0]
     assert "[stream-unfit]" in result.errors[0]
-    assert "another name" in result.errors[0]
+    assert "another stream" in result.errors[0]
     assert one.stream(NAME).tail() == {0: 0}
 
 
@@ -450,7 +450,7 @@ def test_a_stream_that_is_gone_is_not_made_again_by_a_job_that_has_read_somethin
     one.delete_stream(NAME)
     result = load(one, job_of())
     assert result.failed == 6
-    assert "has read something already" in result.errors[0]
+    assert "has read ranges already" in result.errors[0]
     Ingestion(one.home).edit("orders", Range(START, START + DAYS * DAY), covered=False, actor="me")
     assert load(one, job_of()).succeeded == 8
     assert ids_in(one.stream(NAME)) == ALL

@@ -44,6 +44,7 @@ from floodmark.sinks.kafka.target import SinkProducer
 from floodmark.sinks.kafka.topics import ProgressTopicReader
 from floodmark.sinks.startup import SourceBounds
 from floodmark.testing import KafkaBroker
+from support.examples import examples
 from support.kafka.kafka_homes import foreign_producer
 from support.sinks.sink_places import START, Spot, batch, place
 from support.sinks.sink_topics import Topics
@@ -349,7 +350,7 @@ def test_a_sink_whose_topic_is_gone_or_made_anew_refuses(opened: Any, topics: To
     with pytest.raises(SinkTopicMissing, match="is gone"):
         opened().start(everything)
     topics.cluster.create_topic(topics.topic, 2, {})
-    with pytest.raises(SinkTopicMissing, match="made anew"):
+    with pytest.raises(SinkTopicMissing, match="created again"):
         opened().start(everything)
 
 
@@ -454,10 +455,10 @@ def test_a_million_rows_go_through_one_transaction_in_little_memory(opened: Any,
     """Scenario 38."""
     target = opened(replace(FAST, timeout=60.0, stamp=not is_bulk, headers=not is_bulk))
     target.start(everything)
-    value = b"x" * 100
+    value, rows = b"x" * 100, examples(1_000_000)
 
     def pieces() -> Iterator[OutRows]:
-        for first in range(0, 1_000_000, 10_000):
+        for first in range(0, rows, 10_000):
             keys = [b"%d" % number for number in range(first, first + 10_000)]
             if is_bulk:
                 yield RowColumns(pa.array(keys), pa.array([value] * 10_000), pa.array([1] * 10_000))
@@ -465,11 +466,11 @@ def test_a_million_rows_go_through_one_transaction_in_little_memory(opened: Any,
                 yield [(key, value, 1, None, None) for key in keys]
 
     before = _resident()
-    progress = target.write(pieces(), one(START, (1, 1_000_000)))
+    progress = target.write(pieces(), one(START, (1, rows)))
     assert _resident() - before < 500
-    assert progress.total == 1_000_000
+    assert progress.total == rows
     assert len(topics.progress()) == 1
-    assert sum(topics.cluster.ends(topics.topic, range(2)).values()) >= 1_000_000
+    assert sum(topics.cluster.ends(topics.topic, range(2)).values()) >= rows
 
 
 def _resident() -> float:

@@ -143,8 +143,8 @@ def test_a_writer_that_was_closed_well_needs_no_search(opening: Opener) -> None:
         writer.write(1)
     log = home.local.kafka_log
     searched: list[int] = []
-    numbers = log._numbers
-    log._numbers = lambda *args: searched.append(1) or numbers(*args)  # type: ignore[method-assign, func-returns-value]
+    numbers = log._read_numbers
+    log._read_numbers = lambda *args: searched.append(1) or numbers(*args)  # type: ignore[method-assign, func-returns-value]
     with stream.writer("w") as writer:
         assert writer.events_written == 1
         writer.write(2)
@@ -160,12 +160,12 @@ def test_only_what_came_after_the_last_flush_is_searched(opening: Opener) -> Non
         writer.flush()
     log = opening().local.kafka_log
     searched: list[tuple[int, int]] = []
-    numbers = log._numbers
+    numbers = log._read_numbers
 
     def searching(stream: Any, segment: int, start: int, end: int, writer: str) -> Any:
         searched.append((start, end))
         return numbers(stream, segment, start, end, writer)
 
-    log._numbers = searching  # type: ignore[method-assign]
+    log._read_numbers = searching  # type: ignore[method-assign]
     log._resume(stream.info, writer._opened.author, 3)
     assert searched == [(3, 3)]

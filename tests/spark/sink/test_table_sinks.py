@@ -66,7 +66,7 @@ def test_each_row_and_window_is_written_once_with_and_without_the_checkpoint(
     spark: SparkSession, broker: KafkaBroker, tmp_path: Path, target: str
 ) -> None:
     shop = Shop(tmp_path)
-    for checkpoints, max_rows in (("checkpoints", None), ("checkpoints", 31), ("others", 47)):
+    for checkpoints, max_rows in (("checkpoints", None), ("checkpoints", 31), ("others", 101)):
         shop.trade()
         for kind in KINDS:
             query = start(

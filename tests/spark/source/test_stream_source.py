@@ -327,7 +327,7 @@ def test_a_home_that_is_away_for_a_moment_is_waited_for(orders: StreamFeed, monk
     monkeypatch.setattr(BoundStream, "tick", once_away)
     assert sum(reader.latestOffset(start, ReadAllAvailable())["cut"].values()) == 1
     monkeypatch.setattr(_bound_reader, "_PATIENCE_SECONDS", 0.1)
-    reader._look_at = 0.0
+    reader._next_tick_at = 0.0
     away = iter(lambda: HomeUnusable("Away.", rule="So.", remedy="Wait."), None)
     with pytest.raises(HomeUnusable):
         reader.latestOffset(start, ReadAllAvailable())

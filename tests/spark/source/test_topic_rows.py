@@ -54,7 +54,7 @@ def test_a_row_from_the_far_future_is_read_and_tells_nothing_of_time(feed: Topic
         feed.write(0, f'{{"at": {now}}}', f'{{"at": {now + 10**15}}}')
         found = rows(feed, tmp_path, [BoundRange(0, 0, 2, 10, {})], columns='["at"]', future="1 hour", **NUMBERS)
         assert [one["at"] for one in found] == [now, now + 10**15]
-        assert ReportedTimes(home, "s").known() == {0: ReportedTime(now, 2)}
+        assert ReportedTimes(home, "s").read() == {0: ReportedTime(now, 2)}
 
 
 def test_batches_may_fall_anywhere(feed: TopicFeed) -> None:
@@ -101,7 +101,7 @@ def test_a_task_that_fails_tells_nothing_of_time(feed: TopicFeed, tmp_path: Path
             "partition": 0,
             "offset": 1,
         }
-        assert ReportedTimes(home, "s").known() == {}
+        assert ReportedTimes(home, "s").read() == {}
 
 
 def test_a_task_that_cannot_see_the_home_says_what_to_do(feed: TopicFeed, tmp_path: Path) -> None:

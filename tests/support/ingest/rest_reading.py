@@ -43,10 +43,10 @@ def part_of(
     zone: str = "UTC",
     schema: pa.Schema | None = None,
     clock: RestClock | None = None,
-    share: int = 1,
+    concurrency: int = 1,
 ) -> RestSplit:
-    (part,) = rest_splits(source, zone, row or row_of(), schema=schema, share=share)
-    return RestSplit(part.source, part.zone, part.row, part.share, part.schema, clock or NoWaiting())
+    (part,) = rest_splits(source, zone, row or row_of(), schema=schema, concurrency=concurrency)
+    return RestSplit(part.source, part.zone, part.row, part.concurrency, part.schema, clock or NoWaiting())
 
 
 def table_of(source: RestSource, row: PlannedRange | None = None, **options: Any) -> pa.Table:

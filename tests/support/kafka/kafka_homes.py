@@ -123,7 +123,7 @@ def away_once(home: StreamHome, stream: Stream) -> None:
     connection, _ = home.local.kafka_log._connections.of(stream.info)
     arrived = connection.await_delivery
 
-    def away(topic: str, flight: Any) -> Any:
+    def away(topic: str, delivery: Any) -> Any:
         connection.await_delivery = arrived  # type: ignore[method-assign]
         raise KafkaAway("Kafka is away.", rule="It is asked again.", remedy="Wait.")
 

@@ -11,6 +11,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,7 @@ def run(job: Job) -> None:
             typed,
             ManifestOptions(job.version, job.append),
             mode="atomic" if job.kind == "delta" else "staged",
-            known=lambda: Sinks(home).get(log.sink).progress,
+            known_progress=lambda: Sinks(home).get(log.sink).progress,
             failpoint=reached,
         )
         sink = Sink(home, target, failpoint=reached)
@@ -148,6 +149,12 @@ def fork(job: Job) -> int:
     os._exit(code)
 
 
+def _rests(job: Job, child: int) -> bool:
+    """Return whether a child has stopped itself, or has ended before it came to that."""
+    has_ended = os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    return has_ended or Path(job.home, "stopped").exists()
+
+
 def ended(child: int) -> int | str:
     """Wait for a child, and return how it ended."""
     _, status = os.waitpid(child, 0)
@@ -163,7 +170,7 @@ def serve() -> None:
         if jobs[0].by == "stop":
             # The first stops in the middle; the others run; then it goes on.
             sleeper = fork(jobs[0])
-            wait_until(Path(jobs[0].home, "stopped").exists, 60)
+            wait_until(partial(_rests, jobs[0], sleeper), 60)
             codes = [ended(fork(job)) for job in jobs[1:]]
             os.kill(sleeper, signal.SIGCONT)
             codes.insert(0, ended(sleeper))

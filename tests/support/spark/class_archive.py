@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 from pyspark import SparkContext
@@ -69,13 +70,20 @@ def main(file: Path) -> None:
     feed = StreamFeed(spark, file.parent / "orders")
     feed.play([[1, 2, 3], 14, None, [21, 22], 33, None])
     feed.collect(tumbling(feed, {"max_rows": 3}))
-    to = f"delta://{file.parent}/table"
-    given = {"home": feed.path / "home", "trigger": {"availableNow": True}}
-    fm.write_stream(feed.read(), to=to, name="table", checkpoint=file.parent / "table-sink", **given).awaitTermination()
+    query = fm.write_stream(
+        feed.read(),
+        to=f"delta://{file.parent}/table",
+        name="table",
+        checkpoint=file.parent / "table-sink",
+        home=feed.path / "home",
+        trigger={"availableNow": True},
+    )
+    query.awaitTermination()
     feed.close()
-    gateway = SparkContext._gateway
+    gateway: Any = SparkContext._gateway
     spark.stop()
     gateway.shutdown()
+    # The JVM ends with its standard input.
     gateway.proc.stdin.close()
     gateway.proc.wait()
 

@@ -8,7 +8,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from floodmark.spark import session
-from support.spark.spark_feed import SHORT_LIVED, Feed, Running
+from support.examples import is_full
+from support.spark.spark_feed import SHORT_LIVED, SMALL_BATCHES, Feed, Running
 from support.spark.warm_workers import warm_workers
 from support.spark.watermark_feed import Count, Counting, Orders
 
@@ -19,7 +20,7 @@ def spark() -> Iterator[SparkSession]:
         with pytest.MonkeyPatch.context() as patch:
             for name, value in environment.items():
                 patch.setenv(name, value)
-            started = session("floodmark-tests", conf=SHORT_LIVED)
+            started = session("floodmark-tests", conf=SHORT_LIVED | ({} if is_full() else SMALL_BATCHES))
         yield started
         started.stop()
 

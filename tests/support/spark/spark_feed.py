@@ -19,6 +19,15 @@ EPOCH_US = 1_767_225_600_000_000  # 2026-01-01T00:00:00Z
 FAR_FUTURE = 3_000_000_000
 # Most of what a short query costs is compiling; the simple compiler halves the time of the whole run.
 SHORT_LIVED = {"spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1{archive_option()}"}
+SMALL_BATCHES = {
+    # Interpreted expressions and the simple state store spare a query of a few rows about a quarter of the JVM's time.
+    # Runs with --full, and the drivers of the crash tests, have what users have: generated code and RocksDB.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
+    ),
+}
 SCHEMA = "t_us bigint, mark_us bigint, key string"
 
 Line = dict[str, int | str | None]

@@ -82,7 +82,7 @@ def serve(path: str) -> None:
     listener.listen(64)
     print("ready", flush=True)
     while True:
-        ready, _, _ = select.select([0, listener], [], [])
+        ready, _, _ = select.select([0, listener.fileno()], [], [])
         if 0 in ready:
             return
         connection, _ = listener.accept()

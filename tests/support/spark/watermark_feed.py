@@ -71,7 +71,7 @@ class Counting:
     def wait_for(self, expected: list[tuple[int, int]]) -> None:
         """Wait until exactly these windows have closed, and see that it stays so."""
         assert self.query is not None
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while self.windows() != expected and time.monotonic() < deadline and self.query.isActive:
             time.sleep(0.1)
         assert self.windows() == expected, self.query.exception()

@@ -31,7 +31,7 @@ def settle(*readers: Reader) -> None:
         for reader in readers:
             reader._acknowledge()
             reader._member.synced_at = -1.0
-            reader._keep_up()
+            reader._exchange_with_group()
 
 
 def crash(reader: Reader) -> None:

@@ -226,14 +226,9 @@ def test_s8_compaction_keeps_the_watermarks_of_what_can_be_read(since: int) -> N
         compacted.watermark_before(since - 1)
 
 
-def test_what_is_bound_at_a_timestamp_begins_where_the_one_before_ends() -> None:
-    assert [ORDERS.cut_before(ts) for ts in (500, 2000, 4000, 5000)] == [{}, {0: 5}, {0: 8}, {0: 8, 1: 3}]
-    compacted = ORDERS.compact(2000)
-    assert compacted.is_compacted
+def test_a_history_knows_whether_it_was_compacted() -> None:
+    assert ORDERS.compact(2000).is_compacted
     assert not ORDERS.is_compacted
-    assert compacted.cut_before(2001) == {0: 8}
-    with pytest.raises(TimestampNotValid, match=r"2000 of 'orders' is not in \[2001, 5000\]"):
-        compacted.cut_before(2000)
 
 
 def test_a_history_stays_as_it_is_when_others_grow_from_it() -> None:

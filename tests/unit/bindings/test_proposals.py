@@ -55,7 +55,7 @@ def test_b5_a_tick_that_is_not_due_changes_nothing(proposals: Proposals) -> None
 
 
 def test_b6_every_known_partition_gets_a_pair_also_a_quiet_one(proposals: Proposals) -> None:
-    proposals.add_partition(1)
+    proposals.propose(1, 0)
     proposals.tick(2500, 1000)
     proposals.tick(3500, 1000)
     assert [(pair.ts, pair.end) for pair in proposals.closed.pairs() if pair.partition == 0] == [
@@ -67,9 +67,9 @@ def test_b6_every_known_partition_gets_a_pair_also_a_quiet_one(proposals: Propos
 
 
 def test_b9_any_reader_may_introduce_a_partition_any_number_of_times(proposals: Proposals) -> None:
-    proposals.add_partition(1)
+    proposals.propose(1, 0)
     assert proposals.binding(1, 2) == 2000
-    proposals.add_partition(1)
+    proposals.propose(1, 0)
     assert proposals.ends == {0: 7, 1: 3}
     assert proposals.closed.ends == {0: 5}
 

@@ -29,7 +29,7 @@ def test_staged_files_are_seen_with_their_commit_and_not_before(path: Path) -> N
     assert (rows(path), table.has_rows()) == ([], False)
     table.commit(files, 1, {"said": "yes"})
     assert (rows(path), table.has_rows(), table.number) == ([(1,), (2,)], True, 1)
-    newest = table.newest()
+    newest = table.newest_commit()
     assert newest is not None
     assert (newest.number, newest.metadata["said"]) == (1, "yes")
 
@@ -72,7 +72,7 @@ def test_commits_of_others_are_no_conflict(path: Path) -> None:
     write_deltalake(str(path), pa.table({"n": pa.array([3], pa.int64())}), mode="append")
     table.commit(stage(table, "a1", 2), 1, {"said": "mine"})
     assert rows(path) == [(1,), (2,), (3,)]
-    newest = table.newest()
+    newest = table.newest_commit()
     assert newest is not None
     assert (newest.number, newest.metadata["said"]) == (1, "mine")
 
@@ -106,7 +106,7 @@ def test_the_last_commit_is_found_behind_those_of_others(path: Path, others: int
     for number in range(1, others + 1):
         other.commit((), number, {"said": "foreign"})
     table.reload()
-    newest = table.newest()
+    newest = table.newest_commit()
     assert newest is not None
     assert (newest.number, newest.metadata["said"]) == (2, "second")
 
@@ -121,7 +121,7 @@ def test_a_commit_that_the_log_has_lost_is_an_error_and_not_nothing(path: Path) 
     table.reload()
     assert table.number == 1
     with pytest.raises(TableFailed) as lost:
-        table.newest()
+        table.newest_commit()
     assert lost.value.fields["number"] == 1
 
 
@@ -153,7 +153,7 @@ def test_files_go_to_their_partitions_and_take_the_place_of_those_before(path: P
             inside = directory / f"place={'__HIVE_DEFAULT_PARTITION__' if name == 'none' else name + '%3A %25'}"
             inside.mkdir(parents=True)
             pq.write_table(pa.table({"n": pa.array([number], pa.int64())}), inside / "part.parquet")
-        return table.staging.found(attempt)
+        return table.staging.staged_files(attempt)
 
     table.commit(staged("a1", a=1, b=2, none=3), 1, {})
     every = "SELECT n, place FROM t ORDER BY n"
@@ -169,7 +169,7 @@ def test_a_file_gives_way_once(path: Path) -> None:
     table = DeltaCommits.open(path, "app", schema(n="long"))
     table.staging.begin("a1").mkdir()
     pq.write_table(pa.table({"n": pa.array([1], pa.int64())}), table.staging.directory("a1") / "a.parquet")
-    table.commit(table.staging.found("a1"), 1, {})
+    table.commit(table.staging.staged_files("a1"), 1, {})
     (file,) = table.files().column("path").to_pylist()
     other = DeltaCommits.open(path, "other")
     table.commit((), 2, {}, remove=[file])
@@ -193,7 +193,7 @@ def test_a_commit_may_carry_numbers_of_other_applications(path: Path) -> None:
     table = DeltaCommits.open(path, "app", schema(n="long"))
     table.commit((), 1, {"who": "me"}, also={"owner": 2**62 + 1})
     assert (table.last_number("owner"), table.last_number("nobody")) == (2**62 + 1, None)
-    assert next(table.said_by_all())["who"] == "me"
+    assert next(table.commit_metadata())["who"] == "me"
 
 
 @pytest.mark.parametrize("commits", [0, 19, 20, 30])
@@ -201,7 +201,7 @@ def test_what_was_said_is_given_once_the_newest_first(path: Path, commits: int) 
     table = open_table(path)
     for number in range(1, commits + 1):
         table.commit((), number, {"said": str(number)})
-    said = [one.get("said") for one in table.said_by_all()]
+    said = [one.get("said") for one in table.commit_metadata()]
     assert said == [*(str(number) for number in range(commits, 0, -1)), None]
 
 
@@ -210,14 +210,14 @@ def test_of_a_long_log_no_more_is_read_than_is_asked_for(path: Path) -> None:
     limits: list[int | None] = []
     for number in range(1, 30):
         table.commit((), number, {})
-    history = table._said
+    history = table._read_log
 
     def noted(limit: int | None) -> Any:
         limits.append(limit)
         return history(limit)
 
-    table._said = noted  # type: ignore[method-assign]
-    said = table.said_by_all()
+    table._read_log = noted  # type: ignore[method-assign]
+    said = table.commit_metadata()
     for _ in range(2):
         next(said)
     assert limits == [1, 20]
@@ -226,7 +226,7 @@ def test_of_a_long_log_no_more_is_read_than_is_asked_for(path: Path) -> None:
 
 def test_an_application_that_has_committed_nothing_has_no_newest_commit(path: Path) -> None:
     open_table(path, "other").commit((), 1, {})
-    assert open_table(path).newest() is None
+    assert open_table(path).newest_commit() is None
 
 
 @pytest.mark.parametrize("number", [{}, {"floodmark.number": "x"}])
@@ -235,7 +235,7 @@ def test_what_others_say_in_its_name_is_passed_over(path: Path, number: dict[str
     table.commit((), 1, {})
     said = CommitProperties(custom_metadata={"floodmark.app": "app", **number})
     write_deltalake(str(path), pa.table({"n": pa.array([3], pa.int64())}), mode="append", commit_properties=said)
-    newest = open_table(path).newest()
+    newest = open_table(path).newest_commit()
     assert newest is not None
     assert newest.number == 1
 
@@ -243,7 +243,7 @@ def test_what_others_say_in_its_name_is_passed_over(path: Path, number: dict[str
 def test_a_commit_says_its_own_name_and_number_whatever_else_is_said(path: Path) -> None:
     table = open_table(path)
     table.commit((), 1, {"floodmark.app": "other", "floodmark.number": "7"})
-    newest = table.newest()
+    newest = table.newest_commit()
     assert newest is not None
     assert newest.number == 1
 

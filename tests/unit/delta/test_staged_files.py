@@ -29,9 +29,9 @@ def test_attempts_that_were_not_committed_are_swept_and_others_stay(path: Path) 
     stage(table, "a2", 2)
     stage(table, "a3", 3)
     table.staging.begin("a4")
-    assert table.staging.open() == ["a1", "a2", "a3", "a4"]
-    assert table.sweep(table.staging.open(), ["a3"]) == ["a2", "a4"]
-    assert table.staging.open() == []
+    assert table.staging.open_attempts() == ["a1", "a2", "a3", "a4"]
+    assert table.sweep(table.staging.open_attempts(), ["a3"]) == ["a2", "a4"]
+    assert table.staging.open_attempts() == []
     assert sorted(found.name for found in path.glob("floodmark-*")) == ["floodmark-a1", "floodmark-a3"]
     assert rows(path) == [(1,)]
 
@@ -39,8 +39,8 @@ def test_attempts_that_were_not_committed_are_swept_and_others_stay(path: Path) 
 def test_what_another_application_stages_is_not_swept(path: Path) -> None:
     table, other = open_table(path), open_table(path, "other")
     stage(other, "b1", 1)
-    assert table.sweep(table.staging.open()) == []
-    assert other.staging.found("b1")
+    assert table.sweep(table.staging.open_attempts()) == []
+    assert other.staging.staged_files("b1")
 
 
 def test_an_attempt_has_a_plain_name(path: Path) -> None:
@@ -54,7 +54,7 @@ def test_files_without_rows_and_what_is_no_parquet_are_left_out(path: Path) -> N
     directory = table.staging.directory("a1")
     (directory / "_SUCCESS").touch()
     pq.write_table(pa.table({"n": pa.array([5], pa.int64())}), directory / "part-1.parquet")
-    (found,) = table.staging.found("a1")
+    (found,) = table.staging.staged_files("a1")
     assert (found.path, found.rows, found.size) == (
         "floodmark-a1/part-1.parquet",
         1,
@@ -78,7 +78,7 @@ def test_bounds_of_files_lose_no_row_to_any_question(path: Path) -> None:
         directory = table.staging.begin(f"a{number}")
         directory.mkdir()
         pq.write_table(pa.table(some), directory / "part.parquet", row_group_size=2)
-        table.commit(table.staging.found(f"a{number}"), number + 1, {})
+        table.commit(table.staging.staged_files(f"a{number}"), number + 1, {})
         wanted += moments
     for moment in wanted:
         for sign, right in (
@@ -141,6 +141,6 @@ def test_only_the_attempts_that_are_named_are_swept(path: Path) -> None:
     stage(table, "a1", 1)
     stage(table, "a2", 2)
     assert table.sweep(["a1"]) == ["a1"]
-    assert table.staging.open() == ["a2"]
-    assert table.staging.found("a2")
+    assert table.staging.open_attempts() == ["a2"]
+    assert table.staging.staged_files("a2")
     assert table.sweep([]) == []

@@ -26,5 +26,5 @@ def test_a_client_that_knows_the_leaders_from_before_is_replaced(code: int, is_s
             raise KafkaException(KafkaError(code))
         return "answer"
 
-    assert KafkaCluster(KafkaSettings.of("127.0.0.1:1"))._ask(ask, "asking") == "answer"
+    assert KafkaCluster(KafkaSettings.of("127.0.0.1:1"))._request(ask, "asking") == "answer"
     assert (asked[0] is asked[1]) is is_same

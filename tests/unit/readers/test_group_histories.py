@@ -169,7 +169,7 @@ class History:
         try:
             if how == "read":
                 self.look_at_window(mine)
-                mine.reader._looked_at = -1.0
+                mine.reader._polled_at = -1.0
                 batch = mine.reader.read(NOW)
                 mine.acknowledged |= mine.held
                 mine.held = set()

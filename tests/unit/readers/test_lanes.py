@@ -40,23 +40,23 @@ def lane() -> SegmentCursor:
 
 def test_a_lane_reads_what_is_there_in_pieces_and_over_gaps() -> None:
     log, one = GappyLog(), lane()
-    assert (one.is_dry, read(one, log)) == (True, [])
-    one.see(12)
+    assert (one.is_caught_up, read(one, log)) == (True, [])
+    one.extend(12)
     assert read(one, log, most=2) == [(0, [0, 1]), (2, [2, 3]), (4, [4]), (7, [7, 8]), (9, [9])]
-    assert (one.offset, one.acked, one.is_dry) == (12, 0, True)
+    assert (one.offset, one.acked, one.is_caught_up) == (12, 0, True)
     assert one.acknowledge()
     assert (one.acked, one.acknowledge()) == (12, False)
     assert log.asked == [(0, 12)], "one iterator is kept open"
-    one.see(9)
+    one.extend(9)
     assert one.end == 12, "an end never goes back"
 
 
 def test_a_lane_stops_where_the_group_ends() -> None:
     log, one = GappyLog(), lane()
-    one.see(12)
+    one.extend(12)
     one.stop = 3
     assert read(one, log) == [(0, [0, 1, 2])]
-    assert one.is_dry
+    assert one.is_caught_up
 
 
 def test_a_reader_that_lags_in_time_sheds_segments(live: StreamHome) -> None:

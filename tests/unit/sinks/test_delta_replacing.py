@@ -75,7 +75,7 @@ def test_rows_that_are_put_in_place_are_told_of_and_those_copied_or_deleted_are_
     assert [sink.write(1, 2), sink.write(3), sink.write(drop=True), sink.write(4)] == [(2, 2), (1, 3), (0, 3), (1, 4)]
     assert there(place) == [4]
     assert len(staged(place)) == 3, "what has no rows leaves no directory"
-    assert sink.log.table.staging.open() == []
+    assert sink.log.table.staging.open_attempts() == []
 
 
 def test_what_others_have_committed_before_is_seen_at_once(place: Path) -> None:
@@ -94,7 +94,7 @@ def test_whoever_was_overtaken_makes_its_files_anew_and_removes_the_others(place
     assert there(place) == [1, 7, 8]
     assert len(set(sink.attempts)) == 3
     assert staged(place) == {sink.attempts[-1]}
-    assert sink.log.table.staging.open() == []
+    assert sink.log.table.staging.open_attempts() == []
 
 
 def test_whoever_is_overtaken_each_time_gives_up_and_nothing_of_it_is_there(place: Path) -> None:
@@ -124,8 +124,8 @@ def test_a_newer_start_ends_an_older_one_whatever_that_has_seen(place: Path) -> 
 @pytest.mark.parametrize(
     ("setting", "needs"),
     [
-        ("delta.appendOnly", "that rows are only appended"),
-        ("delta.enableChangeDataFeed", "a feed of changes"),
+        ("delta.appendOnly", "append-only"),
+        ("delta.enableChangeDataFeed", "the change data feed"),
         ("delta.enableDeletionVectors", "deletion vectors"),
     ],
 )

@@ -119,7 +119,7 @@ def test_why_says_that_nobody_is_there(kind: EntryKind, text: str) -> None:
     last = MarkEntry(4, kind, 100, 120, (), {0: 10}, at=10)
     records = [writer("w", 100, 5).idle()] if kind is EntryKind.IDLE else []
     why = explain_watermark("orders", "t", records, last, RULES, layout=ONE, now=30)
-    assert str(why).splitlines()[0] == f"orders t: {text}, all is said until a writer speaks"
+    assert str(why).splitlines()[0] == f"orders t: {text}, nothing changes until a writer notes time"
     moving = explain_watermark("orders", "t", [writer("w", 130, 9)], last, RULES, layout=ONE, now=30)
     assert "the next entry (watermark) is about to be written" in str(moving)
 

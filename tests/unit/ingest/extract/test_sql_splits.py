@@ -60,7 +60,7 @@ def test_the_ends_are_those_of_the_range_and_the_unit(tmp_path: Path) -> None:
 
 def test_a_column_of_texts_cannot_be_cut(tmp_path: Path) -> None:
     url = sqlite_file(tmp_path / "t.db", "CREATE TABLE t (at TIMESTAMP, n TEXT)", rows=[("2020-01-01", "x")])
-    with pytest.raises(InvalidOption, match="The column 'n' has 'x' in it"):
+    with pytest.raises(InvalidOption, match="The column 'n' has the value 'x'"):
         parts_of(SqlSource(url=url, table="t", watermark="at", split_by="n", splits=2))
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from floodmark.errors import InvalidOption
 from floodmark.ingest import Range, SqlSource, Unit
-from floodmark.ingest.extract.sql.statements import Dialect, ColumnSlice, Statements
+from floodmark.ingest.extract.sql.statements import ColumnSlice, Dialect, Statements
 from support.ingest.sql_reading import between, clock
 
 DAY = between("2020-01-01", "2020-01-02")

@@ -52,7 +52,8 @@ def range_of(start: str, end: str) -> str:
 def test_without_a_zone_los_angeles_is_meant_and_said() -> None:
     job, notes = read_properties_job(range_of("2019-01-01", "2019-01-02"))
     assert (job.zone, job.time.from_.at, job.time.to.at) == (DIL_ZONE, 1546329600000000, 1546416000000000)
-    assert notes == ("It names no zone: America/Los_Angeles is meant, as in DIL. Add source.timezone to name one.",)
+    note = "No zone is set: using America/Los_Angeles, as DIL does. Set source.timezone to choose another."
+    assert notes == (note,)
 
 
 def test_without_a_time_that_of_dil_is_meant_and_said() -> None:
@@ -182,7 +183,11 @@ BAD: dict[str, tuple[str, int, str]] = {
     "units twice": ("ms.watermark=" + f"[{UNIT}]".replace('"1"', '"1, 1"'), 1, "twice"),
     "a time without seconds": (range_of("2020-01-01 10:00", "-"), 1, "10:00:00"),
     "a time whose zone DIL drops": (range_of("2020-01-01T10:00:00Z", "-"), 1, "DIL ignores the time"),
-    "a long zone, which DIL drops": (range_of("2020-01-01 10:00:00America/Los_Angeles", "-"), 1, "DIL ignores the time"),
+    "a long zone, which DIL drops": (
+        range_of("2020-01-01 10:00:00America/Los_Angeles", "-"),
+        1,
+        "DIL ignores the time",
+    ),
     "no hyphens": (range_of("20091201", "-"), 1, "2009-12-01"),
     "no T": (range_of("2020-01-01", "P0D0H0M"), 1, "neither a date, a time nor a duration"),
     "months": (range_of("2020-01-01", "P1M"), 1, "neither a date, a time nor a duration"),

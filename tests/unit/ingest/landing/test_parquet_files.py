@@ -147,7 +147,7 @@ def test_rows_go_to_their_partitions_and_come_back(tmp_path: Path) -> None:
     assert staged.schema == rows.schema
     # As the directories are read where only they are known.
     read = DeltaCommits.open(tmp_path, "app", Schema.from_arrow(rows.schema).to_json(), partition_by=["place"])
-    assert {file.path: file.partition for file in read.staging.found("a1")} == {
+    assert {file.path: file.partition for file in read.staging.staged_files("a1")} == {
         f.path: f.partition for f in staged.files
     }
     assert plain(committed(tmp_path, staged, ("place",)).select(rows.column_names)) == plain(rows)

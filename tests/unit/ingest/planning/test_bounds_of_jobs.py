@@ -45,7 +45,7 @@ def test_microseconds_are_kept() -> None:
 @pytest.mark.parametrize(
     ("text", "remedy"),
     [
-        ("2020-01-01 10:00", "Write the seconds too: 2020-01-01 10:00:00."),  # S6
+        ("2020-01-01 10:00", "Add the seconds: 2020-01-01 10:00:00."),  # S6
         ("2020-01-01 10:00:00America/Los_Angeles", "offset"),  # S6
         ("2020-01-01 10:00:00 Nowhere", "offset"),
         ("2020-01-01 10:00:00 IST", "offset"),  # of India, Israel or Ireland

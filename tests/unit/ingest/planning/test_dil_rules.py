@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from floodmark.ingest import Bound, Grid, Job, UnitCoverage, plan
-from floodmark.ingest.planning.dil_rules import DilStates, dil_partitions, dil_work_units
+from floodmark.ingest import Bound, Grid, Job, TimeWatermark, UnitCoverage, plan
+from floodmark.ingest.planning.dil_rules import DilStates, dil_partitions, dil_work_units, signature
 from support.ingest.ingest_jobs import LA, at, covered, job_of, only, span
 
 
@@ -151,6 +151,13 @@ def test_composite_grids_lose_their_odd_ends(parts: list[str], to: str, partial:
     assert len(dil_partitions(job, at("03-01", "UTC"))) == expected
     beyond = [cell for cell in dil_partitions(job, at("03-01", "UTC")) if cell.hi > at(to, "UTC")]
     assert len(beyond) == (1 if parts[1].startswith("weekly 2020-02-01") else 0), "S47: beyond `to`"
+
+
+def test_s57_the_name_of_a_state() -> None:
+    times = TimeWatermark("system", Bound.parse("2017-01-01", LA), Bound.parse("-", LA))
+    job = Job("orders", LA, times)
+    assert times.from_.at is not None
+    assert signature(job, times.from_.at, job.listed_units[0]) == "[watermark.system.1483257600000, watermark.unit.{}]"
 
 
 def test_a_job_for_dil_is_planned_by_its_rules_from_what_is_known() -> None:

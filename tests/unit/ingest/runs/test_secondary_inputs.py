@@ -211,8 +211,8 @@ def test_a_delta_table_gives_units_and_what_was_deleted_from_it_does_not(tmp_pat
 
 
 DELTA_BAD = {
-    "a job that has never landed": ("nowhere", "none yet"),
-    "a folder that is none": (".", "none yet"),
+    "a job that has never landed": ("nowhere", "is not a Delta table"),
+    "a folder that is none": (".", "is not a Delta table"),
     "a log without a table": ("broken", "cannot be read"),
 }
 
