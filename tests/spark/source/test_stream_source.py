@@ -282,7 +282,7 @@ def test_a_query_that_goes_on_below_what_was_compacted_says_so(
     bindings.alter("orders", compaction_window="0 seconds")
     bindings.compact("orders")
     QueryHold(orders.bound).take(orders.bound.history(), SourceOffset("q", start, {}), now=0)
-    assert "judged by no watermark" in caplog.text
+    assert "have no watermark" in caplog.text
 
 
 def test_queries_that_are_aligned_wait_for_the_slowest(spark: SparkSession, tmp_path: Path) -> None:
@@ -326,7 +326,7 @@ def test_a_home_that_is_away_for_a_moment_is_waited_for(orders: StreamFeed, monk
 
     monkeypatch.setattr(BoundStream, "tick", once_away)
     assert sum(reader.latestOffset(start, ReadAllAvailable())["cut"].values()) == 1
-    monkeypatch.setattr(_bound_reader, "_PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(_bound_reader, "_RETRY_SECONDS", 0.1)
     reader._next_tick_at = 0.0
     away = iter(lambda: HomeUnusable("Away.", rule="So.", remedy="Wait."), None)
     with pytest.raises(HomeUnusable):
