@@ -16,6 +16,7 @@ from support.examples import is_full
 from support.processes import wait_for_line
 from support.sinks.sink_process import BEFORE_COMMIT_LOG, Job, bind, finish, run, start
 from support.sinks.sink_topics import Topics
+from support.waiting import wait_until
 
 
 @pytest.fixture(params=["rows", "bulk"])
@@ -143,14 +144,22 @@ def test_a_process_that_is_killed_at_any_moment_again_and_again_writes_each_row_
     with Home.open(place) as home:
         bind(home, batches=400)
     job = Job(broker.servers, place, topic_name, until=400)
-    topics, reached = Topics(broker.servers, topic_name), []
-    for _ in range(6 if is_full() else 3):
+    done = Path(place) / "q1.checkpoint"
+
+    def progress() -> int:
+        return int(done.read_text() or 0) if done.exists() else 0
+
+    topics, reached = Topics(broker.servers, topic_name), [0]
+    for number in range(6 if is_full() else 3):
         process = start(job)
-        time.sleep(dice.uniform(1.2, 2.5))
+        if number % 2 == 0:
+            wait_until(lambda: progress() > reached[-1], seconds=60)
+            time.sleep(dice.uniform(0, 1))
+        else:
+            time.sleep(dice.uniform(0.3, 2.5))
         process.kill()
         assert finish(process)[0] == -signal.SIGKILL
-        done = Path(place) / "q1.checkpoint"
-        reached.append(int(done.read_text()) if done.exists() else 0)
+        reached.append(progress())
     assert reached == sorted(reached)
     assert reached[-1] > 0, "it came to write"
     run(but(job, until=reached[-1] + 3))

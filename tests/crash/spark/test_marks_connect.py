@@ -26,7 +26,7 @@ def test_marks_move_the_watermark_through_connect(tmp_path: Path) -> None:
         env=os.environ | ENVIRONMENT,
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=400,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -4,6 +4,7 @@ import random
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -16,11 +17,10 @@ from support.waiting import wait_until
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def place(request: pytest.FixtureRequest) -> str:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Give the place of a new home."""
     if request.param == "sqlite":
-        store: str = request.getfixturevalue("store")
-        return store
+        return str(tmp_path / "home")
     server: PostgresServer = request.getfixturevalue("postgres")
     return server.new_database()
 
