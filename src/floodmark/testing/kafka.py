@@ -330,6 +330,6 @@ def _download_failed(name: str, reason: str) -> ServerNotStarted:
     return ServerNotStarted(
         f"The jars of {name} could not be downloaded: {reason}.",
         rule="The first time, they are downloaded from Maven Central to the user's cache directory.",
-        remedy="Check that this machine can reach repo1.maven.org, and start the broker again.",
+        remedy="Check that this machine can reach Maven Central, and start the broker again.",
         reason=reason,
     )
