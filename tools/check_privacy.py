@@ -16,16 +16,19 @@ def violations(file: Path) -> Iterator[str]:
     """Yield a line for each import of something private to another folder or module."""
     folder = ".".join(file.parent.relative_to(SOURCES).parts)
     for node in ast.walk(ast.parse(file.read_text())):
-        if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("floodmark"):
+        if isinstance(node, ast.Import):
+            modules, names = [alias.name for alias in node.names], []
+        elif isinstance(node, ast.ImportFrom):
+            modules, names = [node.module or ""], [alias.name for alias in node.names]
+        else:
             continue
-        module = (node.module or "").removeprefix(SHARED)
         where = f"{file.relative_to(SOURCES.parent)}:{node.lineno}"
-        parent = module.rpartition(".")[0]
-        if any(part.startswith("_") for part in module.split(".")) and parent != folder:
-            yield f"{where}: {node.module} is private to {parent}"
-        for name in node.names:
-            if name.name.startswith("_"):
-                yield f"{where}: {name.name} is private to {node.module}"
+        for module in (module for module in modules if module.startswith("floodmark")):
+            path = module.removeprefix(SHARED)
+            parent = path.rpartition(".")[0]
+            if any(part.startswith("_") for part in path.split(".")) and parent != folder:
+                yield f"{where}: {module} is private to {parent}"
+            yield from (f"{where}: {name} is private to {module}" for name in names if name.startswith("_"))
 
 
 def main() -> int:

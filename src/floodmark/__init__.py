@@ -44,23 +44,6 @@ __all__ = [
     "write_stream",
 ]
 
-_ROOMS = (
-    "bindings",
-    "cli",
-    "control",
-    "delta",
-    "demo",
-    "errors",
-    "ingest",
-    "kafka",
-    "progress",
-    "service",
-    "sinks",
-    "spark",
-    "streams",
-    "testing",
-)
-
 __version__: str
 
 
@@ -75,7 +58,7 @@ def __getattr__(name: str) -> Any:
         return connect
     if name in __all__:
         return getattr(import_module("floodmark.spark"), name)
-    if name in _ROOMS:
+    if name in _rooms():
         try:
             return import_module(f"floodmark.{name}")
         except ImportError as error:
@@ -84,4 +67,10 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, *_ROOMS])
+    return sorted([*__all__, *_rooms()])
+
+
+def _rooms() -> set[str]:
+    from pkgutil import iter_modules  # Takes as long to import as the rest of this module.
+
+    return {module.name for module in iter_modules(__path__) if not module.name.startswith("_")}

@@ -59,16 +59,19 @@ _MODULE_OF: Final = {
 }
 
 
-_SUBMODULES: Final = ("columns", "ingest", "live_files", "sessions", "sink", "source", "transfer", "watermark")
-
-
 def __getattr__(name: str) -> Any:
     if name in _MODULE_OF:
         return getattr(import_module(_MODULE_OF[name]), name)
-    if name in _SUBMODULES:
+    if name in _submodules():
         return import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, *_SUBMODULES])
+    return sorted([*__all__, *_submodules()])
+
+
+def _submodules() -> set[str]:
+    from pkgutil import iter_modules
+
+    return {module.name for module in iter_modules(__path__)}

@@ -24,8 +24,6 @@ from pyspark.sql import SparkSession
 
 from floodmark.errors import InvalidOption, UnsupportedSpark
 
-__all__ = ["session"]
-
 Setting = str | int | float | bool
 
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"

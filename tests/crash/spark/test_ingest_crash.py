@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from floodmark.ingest.landing.table import COMMITTED, STAGED
-from support.spark import ingest_driver
+from support.spark.drivers import ingest_driver
 from support.spark.ingest_shop import SQLITE, fill_sqlite, in_sqlite, job_file, landed, orders
 
 

@@ -21,9 +21,10 @@ from typing import Any
 
 from floodmark.sinks.target import FAILPOINTS
 from floodmark.testing import KafkaBroker
+from support.spark import SCRIPTS
 from support.spark.sink_shop import KINDS, Shop, found
 
-DRIVER = Path(__file__).with_name("sink_driver.py")
+DRIVER = SCRIPTS / "sink_driver.py"
 
 
 class Rounds:

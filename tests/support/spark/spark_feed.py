@@ -13,12 +13,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from support.spark.class_archive import archive_option
-
 EPOCH_US = 1_767_225_600_000_000  # 2026-01-01T00:00:00Z
 FAR_FUTURE = 3_000_000_000
 # Most of what a short query costs is compiling; the simple compiler halves the time of the whole run.
-SHORT_LIVED = {"spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1{archive_option()}"}
+SHORT_LIVED = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
 SMALL_BATCHES = {
     # Interpreted expressions and the simple state store spare a query of a few rows about a quarter of the JVM's time.
     # Runs with --full, and the drivers of the crash tests, have what users have: generated code and RocksDB.

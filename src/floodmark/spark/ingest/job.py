@@ -123,7 +123,7 @@ class SparkExecutor:
         self._job = job
         self._source: SqlSource | FilesSource | RestSource = job.source
         self._zone = self._source.zone or job.zone
-        self._share = min(workers, self._jobs.tasks)
+        self._concurrency = min(workers, self._jobs.tasks)
         self._schema = _rest_schema(self._source)
         self._files: FileManifest | None = None
         self._landing_error: FloodmarkError | None = None
@@ -211,7 +211,7 @@ class SparkExecutor:
             with_nulls = (row.unit.key, row.range) in self._with_nulls
             return sql_splits(self._source, self._job.zone, row, with_nulls=with_nulls)
         assert isinstance(self._source, RestSource)
-        return rest_splits(self._source, self._job.zone, row, concurrency=self._share, schema=self._schema)
+        return rest_splits(self._source, self._job.zone, row, concurrency=self._concurrency, schema=self._schema)
 
     @contextmanager
     def _read(self, row: PlannedRange) -> Iterator[Iterator[pa.RecordBatch]]:

@@ -16,8 +16,6 @@ from floodmark.spark.columns import (
     require_timestamp_field,
 )
 
-__all__ = ["Operators", "follow_marks"]
-
 Operators = Literal["any", "windows"]
 
 

@@ -14,7 +14,7 @@ from floodmark.sinks import Sinks
 from floodmark.spark.sink import address as _sink_targets
 from floodmark.spark.sink import query as _write_stream
 from floodmark.streams import connect
-from support.spark.sink_driver import dies_at
+from support.spark.drivers.sink_driver import dies_at
 from support.spark.sink_shop import frame
 from support.spark.spark_feed import SHORT_LIVED
 

@@ -1,0 +1,1 @@
+"""Scripts that tests run as Spark drivers of their own, most of them to kill them."""
