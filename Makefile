@@ -13,8 +13,8 @@ PROCESSES ?= 2
 unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPYCACHEPREFIX := $(CURDIR)/build/pycache
 
-# $(call tests,OPTIONS) runs the tests in several processes; one that has nothing left takes tests from another.
-tests = @$(BIN)/pytest -q $(if $(filter-out 0,$(PROCESSES)),-n $(PROCESSES) --dist worksteal) $(1)
+# $(call tests,OPTIONS) runs the tests in several processes, all that share a Spark in one of them.
+tests = @$(BIN)/pytest -q $(if $(filter-out 0,$(PROCESSES)),-n $(PROCESSES) --dist loadgroup --no-loadscope-reorder) $(1)
 
 # uv trusts its own list of authorities; one that a company has added is only in the system's.
 ifneq ($(wildcard /etc/ssl/certs/ca-certificates.crt /etc/ssl/cert.pem /etc/pki/tls/certs/ca-bundle.crt),)
@@ -40,14 +40,14 @@ setup: $(JAVA_READY) ## Prepare everything: Python packages in .venv, and Java
 demo: $(JAVA_READY) ## Run the demo on a local Spark
 	@$(BIN)/python -m floodmark.demo
 
-test: $(JAVA_READY) ## Run the tests, of the crash tier only the smoke test, in two processes (PROCESSES=0 for one)
-	$(call tests,-m "not crash or smoke")
+test: $(JAVA_READY) ## Run the tests but for long ones and the crash tier, in two processes (PROCESSES=0 for one)
+	$(call tests,-m "not crash and not long or smoke")
 
 test-fast: $(PYTHON_READY) ## Run the tests that need no server and no JVM
 	$(call tests,-m "not crash and not server and not spark" tests/unit src)
 
-test-crash: $(JAVA_READY) ## Run the tests that kill processes
-	$(call tests,-m crash tests/crash)
+test-crash: $(JAVA_READY) ## Run the tests that kill processes, and the long ones on Spark
+	$(call tests,-m "crash or long" tests/crash tests/spark)
 
 test-all: $(JAVA_READY) ## Run every test on every backend, with all examples
 	$(call tests,--full)

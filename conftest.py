@@ -68,11 +68,14 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("floodmark")
 
 
+@pytest.hookimpl(tryfirst=True)  # Before pytest-xdist, which then reads the groups.
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark each test with its tier, and leave out what only `--full` runs.
+    """Mark each test with its tier and the process of pytest-xdist it runs in, and leave out what only `--full` runs.
 
     A test that is written for several backends runs on SQLite if it lies in tests/unit, on all of them elsewhere.
-    A case that is marked `full` repeats a claim of one that always runs.
+    A case that is marked `full` repeats a claim of one that always runs. Tests on Spark take longest, so they come
+    first; they share one Spark, and so a process, except in a full run. Other processes take one file after the other,
+    or one crash test.
     """
     left_out = []
     for item in items:
@@ -81,6 +84,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         backends = {params.get("kind"), params.get("log")} & {"postgres", "http", "kafka"}
         for tier in {"spark", "crash"}.intersection(folders):
             item.add_marker(tier)
+        if "crash" not in folders:
+            shares_spark = "spark" in folders and not is_full()
+            item.add_marker(pytest.mark.xdist_group("spark" if shares_spark else str(item.path)))
         servers = SERVERS.intersection(getattr(item, "fixturenames", ()))
         if "integration" in folders or backends or servers:
             item.add_marker("server")
@@ -91,6 +97,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=left_out)
     unwanted = set(left_out)
     items[:] = [item for item in items if item not in unwanted]
+    items.sort(key=lambda item: "spark" not in item.path.parts)
 
 
 @cache

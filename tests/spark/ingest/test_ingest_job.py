@@ -241,6 +241,7 @@ class TestServices:
 
 
 class TestFiles:
+    @pytest.mark.long
     @pytest.mark.parametrize("count", [1_000, pytest.param(10_000, marks=pytest.mark.full)])
     def test_thousands_of_files_are_landed_once(self, ingest: Any, tmp_path: Path, count: int) -> None:
         drops = tmp_path / "drops"

@@ -31,6 +31,7 @@ def used(spark: SparkSession) -> int:
     return int(runtime.totalMemory() - runtime.freeMemory())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("execution", [None, "1000000"])
 def test_nothing_of_what_was_brought_stays_in_the_jvm(spark: SparkSession, execution: str | None) -> None:
     context = spark.sparkContext

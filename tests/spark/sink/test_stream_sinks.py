@@ -99,6 +99,7 @@ def test_windows_become_a_stream_whose_time_is_their_last_moment(chain: Chain) -
     assert broken_marks(tens, "t") == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("log", ["home", pytest.param("kafka", marks=pytest.mark.full)], indirect=True)
 def test_windows_over_windows_over_streams_are_those_of_one_query(chain: Chain, log: str) -> None:
     for checkpoint in ("kept", "new"):

@@ -22,7 +22,7 @@ from floodmark.sinks.manifest.topic import PlainProducer, TopicManifestLog
 from floodmark.testing import KafkaBroker
 from support.spark.sink_shop import Shop
 from support.spark.stream_feed import BASE, SECOND, StreamFeed
-from support.spark.table_shop import KINDS, TARGETS, found, start, table
+from support.spark.table_shop import KINDS, found, start, table
 from support.waiting import wait_until
 
 
@@ -60,7 +60,7 @@ def write(stream: StreamFeed, tmp_path: Path) -> Write:
 
 
 @pytest.mark.parametrize(
-    "target", [pytest.param(target, marks=pytest.mark.full) if target == "file" else target for target in TARGETS]
+    "target", ["delta", pytest.param("topic", marks=pytest.mark.long), pytest.param("file", marks=pytest.mark.full)]
 )
 def test_each_row_and_window_is_written_once_with_and_without_the_checkpoint(
     spark: SparkSession, broker: KafkaBroker, tmp_path: Path, target: str

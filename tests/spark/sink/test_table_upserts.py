@@ -105,6 +105,7 @@ ROUNDS = (
 """Where a query fails, and with which checkpoint and how many rows in a batch it goes on."""
 
 
+@pytest.mark.long
 def test_the_table_is_what_the_changes_say_whatever_fails_and_whichever_checkpoint_is_there(
     changes: Changes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,6 +152,7 @@ def _ever_added(place: Path) -> set[str]:
     return {one["add"]["path"] for one in map(json.loads, lines) if "add" in one}
 
 
+@pytest.mark.long
 def test_what_others_commit_in_between_is_seen_and_the_batch_is_evaluated_once(
     changes: Changes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -266,6 +268,7 @@ KINDS = {
 }
 
 
+@pytest.mark.long
 def test_rows_that_are_copied_keep_all_that_they_have(changes: Changes) -> None:
     changes.put(["a p 1 1", "b p 1 1"])
     columns = [f"{value} AS {name}" for name, (value, _) in KINDS.items()]
@@ -288,6 +291,7 @@ def test_rows_that_are_copied_keep_all_that_they_have(changes: Changes) -> None:
         changes.run(changes.frame().selectExpr("*", *columns[:-2], turned, columns[-1]), with_ts=True)
 
 
+@pytest.mark.long
 def test_windows_that_are_still_open_are_replaced_as_they_grow(spark: SparkSession, tmp_path: Path) -> None:
     feed = StreamFeed(spark, tmp_path)
 

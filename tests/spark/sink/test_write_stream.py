@@ -63,6 +63,7 @@ def test_rows_are_written_once_however_the_query_is_started_again(sink: SinkFeed
     assert sink.progress()[-1].total == 15
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("parallel", [pytest.param(None, marks=pytest.mark.full), 2])
 def test_windows_are_written_once_from_every_checkpoint(sink: SinkFeed, parallel: int | None) -> None:
     sink.run(sink.windows(max_rows=4), parallel=parallel)
@@ -82,12 +83,12 @@ def test_windows_are_written_once_from_every_checkpoint(sink: SinkFeed, parallel
     assert sink.counts() == ALL_WINDOWS + Counter({(60, 1): 1})
 
 
+TIERS: dict[str, list[pytest.MarkDecorator]] = {ROWS_FLUSHED: [pytest.mark.long], COMMITTED: []}
+
+
 @pytest.mark.parametrize(
     "place",
-    [
-        place if place in (ROWS_FLUSHED, COMMITTED) else pytest.param(place, marks=pytest.mark.full)
-        for place in FAILPOINTS[3:]
-    ],
+    [pytest.param(place, marks=TIERS.get(place, [pytest.mark.full])) for place in FAILPOINTS[3:]],
 )
 def test_a_query_that_fails_at_any_step_goes_on_without_loss(
     sink: SinkFeed, monkeypatch: pytest.MonkeyPatch, place: str
@@ -103,6 +104,7 @@ def test_a_query_that_fails_at_any_step_goes_on_without_loss(
     assert sink.counts() == ALL_WINDOWS
 
 
+@pytest.mark.long
 def test_kafkas_own_consumer_finds_each_row_once_and_none_that_was_given_up(
     sink: SinkFeed, monkeypatch: pytest.MonkeyPatch, broker: KafkaBroker
 ) -> None:
@@ -175,6 +177,7 @@ def test_an_upsert_writes_the_newest_and_what_is_taken_back_as_a_tombstone(sink:
     assert newest[b"0"] is None
 
 
+@pytest.mark.long
 def test_windows_that_are_still_open_are_told_and_later_told_anew(sink: SinkFeed) -> None:
     def run(checkpoint: str = "sink") -> dict[int, int]:
         windows = sink.windows().withColumn("start", F.col("window.start").cast("long") - BASE // SECOND)
@@ -210,6 +213,7 @@ def test_a_row_that_must_not_be_written_leaves_nothing_of_its_batch(
     assert sink.records() == []
 
 
+@pytest.mark.long
 def test_a_window_that_is_earlier_than_what_was_told_is_refused_with_the_lag_to_use(sink: SinkFeed) -> None:
     starts = {"t": "window.start"}
     sink.run(sink.windows(), times=starts)
@@ -285,6 +289,7 @@ def test_an_older_version_a_missing_topic_and_a_missing_home_are_refused(sink: S
         sink.run(sink.read(), version=2)
 
 
+@pytest.mark.long
 def test_a_query_of_two_sources_is_written_once_and_ends_batches_of_both_where_it_must(
     sink: SinkFeed, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -69,16 +69,21 @@ QUERIES: dict[str, Query] = {
 }
 
 
-ONE_BY_ONE = ("tumbling", "joined")
+ROWS_A_BATCH = {"tumbling": 1, "joined": 1}
 """The queries that run with one row a batch without --full too; the others run with four."""
+
+
+def tier(query: str, max_rows: int) -> list[pytest.MarkDecorator]:
+    """Return the marks of a case: `make test` runs the first query, with one row a batch."""
+    if max_rows != ROWS_A_BATCH.get(query, 4):
+        return [pytest.mark.full]
+    return [] if query == "tumbling" else [pytest.mark.long]
 
 
 @pytest.mark.parametrize(
     ("query", "max_rows"),
     [
-        pytest.param(
-            query, size, id=f"{name}-{size}", marks=[] if (name in ONE_BY_ONE) == (size == 1) else [pytest.mark.full]
-        )
+        pytest.param(query, size, id=f"{name}-{size}", marks=tier(name, size))
         for name, query in QUERIES.items()
         for size in (1, 4)
     ],
@@ -91,6 +96,7 @@ def test_the_result_is_the_same_in_batches_of_one_of_a_few_and_of_all(
     assert at_once
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [2, pytest.param(16, marks=pytest.mark.full)])
 def test_a_query_that_is_stopped_and_started_again_at_random_has_the_same_result(
     spark: SparkSession, tmp_path: Path, seed: int

@@ -89,7 +89,13 @@ def test_a_query_without_a_timestamp_of_its_own_waits_for_the_tick(orders: Strea
 
 
 @pytest.mark.parametrize(
-    "limit", [{"max_rows": 1}, {"max_rows": 3}, {"max_bytes": 1}, {"max_event_time": "10 seconds"}]
+    "limit",
+    [
+        pytest.param({"max_rows": 1}, marks=pytest.mark.long),
+        {"max_rows": 3},
+        pytest.param({"max_bytes": 1}, marks=pytest.mark.long),
+        {"max_event_time": "10 seconds"},
+    ],
 )
 def test_limits_cut_the_stream_into_batches_and_lose_nothing(orders: StreamFeed, limit: dict[str, Any]) -> None:
     orders.play([[1, 2, 3], 10, None, [11, 12], 20, None, [21], 30, None, [31], None])

@@ -15,7 +15,7 @@ from spark.source.test_stream_source import (  # noqa: F401 - pytest finds fixtu
 )
 from support.spark.stream_feed import StreamFeed
 
-pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("log_in_kafka")]
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.usefixtures("log_in_kafka")]
 
 
 def test_rows_that_came_in_transactions_are_read_once(orders: StreamFeed, spark: SparkSession) -> None:  # noqa: F811
