@@ -13,8 +13,8 @@ PROCESSES ?= 2
 unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPYCACHEPREFIX := $(CURDIR)/build/pycache
 
-# $(call tests,OPTIONS) runs the tests in several processes, all that share a Spark in one of them.
-tests = @$(BIN)/pytest -q $(if $(filter-out 0,$(PROCESSES)),-n $(PROCESSES) --dist loadgroup --no-loadscope-reorder) $(1)
+# $(call tests,OPTIONS) runs the tests in several processes; conftest.py says which run together.
+tests = @$(BIN)/pytest -q $(if $(filter-out 0,$(PROCESSES)),-n $(PROCESSES)) $(1)
 
 # uv trusts its own list of authorities; one that a company has added is only in the system's.
 ifneq ($(wildcard /etc/ssl/certs/ca-certificates.crt /etc/ssl/cert.pem /etc/pki/tls/certs/ca-bundle.crt),)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadScopeScheduling
 
 import floodmark.bindings
 import floodmark.control
@@ -68,14 +69,11 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("floodmark")
 
 
-@pytest.hookimpl(tryfirst=True)  # Before pytest-xdist, which then reads the groups.
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark each test with its tier and the process of pytest-xdist it runs in, and leave out what only `--full` runs.
+    """Mark each test with its tier, leave out what only `--full` runs, and put tests on Spark, the slowest, first.
 
     A test that is written for several backends runs on SQLite if it lies in tests/unit, on all of them elsewhere.
-    A case that is marked `full` repeats a claim of one that always runs. Tests on Spark take longest, so they come
-    first; they share one Spark, and so a process, except in a full run. Other processes take one file after the other,
-    or one crash test.
+    A case that is marked `full` repeats a claim of one that always runs.
     """
     left_out = []
     for item in items:
@@ -84,9 +82,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         backends = {params.get("kind"), params.get("log")} & {"postgres", "http", "kafka"}
         for tier in {"spark", "crash"}.intersection(folders):
             item.add_marker(tier)
-        if "crash" not in folders:
-            shares_spark = "spark" in folders and not is_full()
-            item.add_marker(pytest.mark.xdist_group("spark" if shares_spark else str(item.path)))
         servers = SERVERS.intersection(getattr(item, "fixturenames", ()))
         if "integration" in folders or backends or servers:
             item.add_marker("server")
@@ -98,6 +93,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     unwanted = set(left_out)
     items[:] = [item for item in items if item not in unwanted]
     items.sort(key=lambda item: "spark" not in item.path.parts)
+
+
+class Scheduler(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdist has no types.
+    """Gives each process of pytest-xdist one file after the other, or one crash test.
+
+    All tests on Spark run in one process, so that only one Spark is started; in a full run there are too many of them.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        if nodeid.startswith("tests/crash/"):
+            return nodeid
+        return "spark" if nodeid.startswith("tests/spark/") and not is_full() else nodeid.partition("::")[0]
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduler:
+    """Tell pytest-xdist which tests run together, in the order in which they were collected."""
+    config.option.loadscopereorder = False
+    return Scheduler(config, log)
 
 
 @cache
