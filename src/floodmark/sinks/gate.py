@@ -38,6 +38,8 @@ class Batch:
     is_stateful: bool
     unbound: tuple[str, ...] = ()
     """Inputs of the query that have no bindings."""
+    is_first: bool = False
+    """Whether it is the first batch of the query. Spark starts one even if there is no row to read yet."""
 
     @classmethod
     def of(
@@ -93,8 +95,10 @@ def decide_batch(progress: Progress | None, batch: Batch) -> Decision:
     floodmark.errors.SinkGap: A batch begins at {'orders': 3}, but the sink has written ... [sink-gap]
     """
     _check_batch(batch)
+    if (progress is None or batch.is_first) and is_same(batch.starts, batch.ends):
+        return Drop()
     if progress is None:
-        return Write() if not is_same(batch.starts, batch.ends) else Drop()
+        return Write()
     _check_sources(progress, batch)
     _check_statefulness(progress, batch)
     beyond = {
@@ -211,7 +215,7 @@ def _check_batch(batch: Batch) -> None:
             starts=position_timestamps(batch.starts),
             ends=position_timestamps(batch.ends),
         )
-    if batch.is_stateful and is_same(batch.starts, batch.ends):
+    if batch.is_stateful and not batch.is_first and is_same(batch.starts, batch.ends):
         raise SinkBatchInvalid(
             f"A batch of a query with state begins and ends at {position_timestamps(batch.ends)}.",
             rule="Spark may emit windows in it, and after a restart the sink could not know whether they were written.",

@@ -41,11 +41,66 @@ ALL_WINDOWS = Counter({(0, 3): 1, (10, 2): 1, (20, 2): 1, (30, 2): 1, (40, 3): 1
 
 
 @pytest.fixture
-def sink(spark: SparkSession, tmp_path: Path, broker: KafkaBroker, topic_name: str) -> Iterator[SinkFeed]:
+def empty_sink(spark: SparkSession, tmp_path: Path, broker: KafkaBroker, topic_name: str) -> Iterator[SinkFeed]:
     feed = SinkFeed(spark, tmp_path, broker.servers, topic_name)
-    feed.play(STEPS)
     yield feed
     feed.close()
+
+
+@pytest.fixture
+def sink(empty_sink: SinkFeed) -> SinkFeed:
+    empty_sink.play(STEPS)
+    return empty_sink
+
+
+@pytest.mark.parametrize("parallel", [None, pytest.param(2, marks=pytest.mark.long)])
+def test_windows_are_written_by_a_query_that_has_started_before_the_first_event(
+    empty_sink: SinkFeed, parallel: int | None
+) -> None:
+    sink = empty_sink
+    for _ in range(2):
+        # The second time as if the first run had died in its only batch.
+        assert sink.run(sink.windows(), parallel=parallel) == 1
+        (sink.path / "sink" / "commits" / "0").unlink()
+    assert sink.records() == []
+    sink.play(STEPS)
+    sink.run(sink.windows(), parallel=parallel)
+    assert sink.counts() == WINDOWS
+    sink.play(MORE)
+    sink.run(sink.windows(), parallel=parallel)
+    assert sink.counts() == ALL_WINDOWS
+
+
+@pytest.mark.long
+def test_windows_are_written_by_a_query_that_has_started_on_an_empty_topic(
+    empty_sink: SinkFeed, spark: SparkSession
+) -> None:
+    sink = empty_sink
+    topic = f"{sink.topic}-in"
+    sink.cluster.create_topic(topic, 2, {})
+
+    def windows() -> Any:
+        rows = fm.read_topics(
+            spark,
+            topic,
+            servers=sink.servers,
+            home=sink.path / "home",
+            value_format="json",
+            schema="id BIGINT, t TIMESTAMP",
+            timestamp_column="t",
+            key="t",
+            operators="windows",
+        )
+        return fm.window(rows, "10 seconds").groupBy("window").agg(F.count("*").alias("n"))
+
+    sink.run(windows())
+    assert sink.records() == []
+    feeding = SinkFeed(spark, sink.path / "feeding", sink.servers, topic)
+    feeding.play(STEPS)
+    feeding.run(feeding.read().select("id", "t"), key="id", append=True)
+    feeding.close()
+    sink.run(windows())
+    assert sink.counts() == WINDOWS
 
 
 @pytest.mark.parametrize("parallel", [None, pytest.param(2, marks=pytest.mark.full)])

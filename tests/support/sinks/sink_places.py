@@ -31,5 +31,7 @@ def progress(
     return Progress("K", "out", "t1", version, query_id, starts, ends, stateful, rows=10, total=total)
 
 
-def batch(starts: QueryPosition, ends: QueryPosition, *, stateful: bool, query_id: str = "q1") -> Batch:
-    return Batch(query_id, starts, ends, stateful)
+def batch(
+    starts: QueryPosition, ends: QueryPosition, *, stateful: bool, query_id: str = "q1", is_first: bool = False
+) -> Batch:
+    return Batch(query_id, starts, ends, stateful, is_first=is_first)

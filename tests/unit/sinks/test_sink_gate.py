@@ -160,6 +160,15 @@ def test_offsets_that_no_two_readers_can_both_pass_are_refused() -> None:
         decide_batch(known, astray)
 
 
+@pytest.mark.parametrize("stateful", [False, True], ids=["stateless", "stateful"])
+@pytest.mark.parametrize("written", [False, True], ids=["nothing is written", "something is written"])
+@pytest.mark.parametrize("begins", [START, R, (3, 30)], ids=["at the beginning", "at R", "behind R"])
+def test_the_first_batch_of_a_query_may_be_empty(begins: Spot, written: bool, stateful: bool) -> None:
+    known = progress(place(s=Q), place(s=R), stateful=stateful) if written else None
+    given = batch(place(s=begins), place(s=begins), stateful=stateful, query_id="q2", is_first=True)
+    assert decide_batch(known, given) == Drop()
+
+
 def test_an_empty_step_lies_behind_the_place_at_which_it_is_taken() -> None:
     assert compare_offsets(at(2, 20), at(2, 20, step=1)) == -1
     known = progress(place(s=Q), place(s=R), stateful=True)

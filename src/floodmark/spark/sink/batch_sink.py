@@ -178,7 +178,7 @@ class BatchSink:
         else:
             starts = batch_end(self._log, self._readers(), query.sink, spark, number - 1)
         self._last_end = number, ends
-        return Batch(str(self._query_id), starts, ends, query.is_stateful)
+        return Batch(str(self._query_id), starts, ends, query.is_stateful, is_first=not number)
 
     def _readers(self) -> QueryReaders:
         return QueryReaders(self._home())
