@@ -52,11 +52,11 @@ class BaseSink(Generic[T]):
         """Close the target. The holds stay until the sink is dropped, so that it can resume."""
         self._target.close()
 
-    def _register_and_start(self, start: Callable[[BoundsLookup], Start]) -> Start:
+    def _register_and_start(self, start: Callable[[BoundsLookup, Progress | None], Start]) -> Start:
         """Register the sink, start the target, and move the holds to the progress found."""
         target = self._target
-        self._sinks.register(target.sink, target=target.address, mode=target.mode, version=target.version)
-        decision = start(self._holds.bounds)
+        info = self._sinks.register(target.sink, target=target.address, mode=target.mode, version=target.version)
+        decision = start(self._holds.bounds, info.progress)
         if isinstance(decision, Resume):
             self._holds.advance(decision.progress)
             self._sinks.record(target.sink, decision.progress)

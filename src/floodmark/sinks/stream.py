@@ -309,10 +309,11 @@ class StreamTarget:
         """Version of the program."""
         return self.options.version
 
-    def start(self, bounds: BoundsLookup) -> Start:
+    def start(self, bounds: BoundsLookup, known: Progress | None = None) -> Start:
         """Fence earlier processes, complete the commit they decided, then decide how to start.
 
-        A missing stream is created, unless the sink has written to it before.
+        A missing stream is created, unless the sink has written to it before. `known` is not needed: the home has the
+        progress itself.
         """
         check_sink_name(self.sink)
         if self._ended is not None:
@@ -329,7 +330,7 @@ class StreamTarget:
             self._decide(progress, topic, stream, bounds, has_rows=True)
         started = self._take_over(self._create(topic) if stream is None else stream)
         check_not_sealed(started.stream.info)
-        has_rows = bool(started.writer.events_written)
+        has_rows = any(started.stream.ends().values())
         start = self._decide(started.record.progress, topic, started.stream, bounds, has_rows=has_rows)
         if isinstance(start, BeginElsewhere):
             other = self._create(start.topic)
@@ -406,10 +407,10 @@ class StreamTarget:
                 self.options.version,
                 topic,
                 None if stream is None else str(stream.info.id),
-                # Rows of other writers do not count.
                 progress is None and has_rows,
                 progress,
                 {} if progress is None else bounds(progress.ends),
+                "stream",
             ),
             append=self.options.append,
             on_missing_bindings=self.options.on_missing_bindings,

@@ -95,10 +95,11 @@ class TargetIdentity(Protocol):
 class SinkTarget(TargetIdentity, Protocol[R_contra]):
     """Where a sink writes: rows and their progress record become visible together, or not at all."""
 
-    def start(self, bounds: BoundsLookup) -> Start:
+    def start(self, bounds: BoundsLookup, known: Progress | None = None) -> Start:
         """Fence earlier processes of the sink, read its progress, and decide how to start.
 
-        `bounds` returns what can be read of sources. Call again after any error.
+        `bounds` returns what can be read of sources; `known` is the home's copy of the progress, and it is an error if
+        the target has lost what it records. Call again after any error.
         """
 
     def write(

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from floodmark.bindings import SourceOffset
+from floodmark.control import Home
 from floodmark.errors import (
     InvalidOption,
     KafkaAway,
@@ -35,6 +36,7 @@ from floodmark.sinks import (
     KafkaTarget,
     OutRow,
     Resume,
+    Sink,
     TargetOptions,
     Write,
     partition_of,
@@ -47,6 +49,7 @@ from floodmark.testing import KafkaBroker
 from support.examples import examples
 from support.kafka.kafka_homes import foreign_producer
 from support.sinks.sink_places import START, Spot, batch, place
+from support.sinks.sink_process import bind, chain
 from support.sinks.sink_topics import Topics
 
 FAST = TargetOptions(partitions=2, timeout=10.0)
@@ -73,6 +76,24 @@ def opened(broker: KafkaBroker, topic_name: str) -> Iterator[Any]:
     yield make
     for target in made:
         target.close()
+
+
+@pytest.mark.parametrize("append", [False, True], ids=["begins", "appends"])
+def test_progress_that_the_home_knows_and_the_progress_topic_has_lost_is_not_begun_anew(
+    home: Home, opened: Any, topics: Topics, append: bool
+) -> None:
+    bind(home)
+    places = chain(home)
+    sink = Sink(home, opened(replace(FAST, append=append)))
+    sink.start()
+    sink.write(Batch.of("q1", {"S": (places[0], places[1])}, is_stateful=False), lambda _: rows(0, 10, 1))
+    sink.close()
+    topics.cluster.delete_topics([f"{topics.topic}.progress"])
+    with pytest.raises(SinkProgressInvalid, match="has written 10 rows, but its progress topic .* records 0"):
+        Sink(home, opened(replace(FAST, append=append))).start()
+    # A topic that was deleted with its progress topic begins anew.
+    topics.cluster.delete_topics([topics.topic])
+    assert Sink(home, opened(replace(FAST, append=append))).start() == Begin(topics.topic)
 
 
 def rows(first: int, last: int, ts: int) -> list[list[OutRow]]:

@@ -4,6 +4,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -422,12 +423,26 @@ def test_two_sinks_share_a_stream(query: Callable[..., StreamQuery], opened: Ope
     assert broken_marks(stream) == []
 
 
-def test_a_stream_that_others_write_to_may_be_joined(query: Callable[..., StreamQuery], opened: Opened) -> None:
+def test_a_stream_that_others_write_to_is_joined_only_if_the_query_says_so(
+    query: Callable[..., StreamQuery], opened: Opened
+) -> None:
     stream = opened.mine.create_stream(NAME, SCHEMA, time_columns={"at": "at"})
     with stream.writer("other") as writer:
         writer.write({"id": 99, "at": None, "paid": None})
-    query().start().run()
+    stream.split(0)
+    with pytest.raises(SinkProgressMissing, match=f"The stream '{NAME}' has records"):
+        query().start()
+    query(append=True).start().run()
     assert ids_in(stream) == ALL + Counter([99])
+
+
+def test_a_sink_under_another_name_is_refused_where_it_has_written(
+    query: Callable[..., StreamQuery], opened: Opened, job: StreamJob
+) -> None:
+    query().start().run()
+    with pytest.raises(SinkProgressMissing):
+        query(job=replace(job, sink="renamed")).start()
+    assert ids_in(out(opened)) == ALL
 
 
 def test_rows_of_a_sink_that_was_dropped_are_not_written_twice(

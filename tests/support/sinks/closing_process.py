@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from floodmark.control import Home
 from floodmark.errors import FloodmarkError
 from floodmark.kafka import KafkaSettings
-from floodmark.sinks import Batch, Sink, Sinks
+from floodmark.sinks import Batch, Sink
 from floodmark.sinks.manifest.delta import DeltaManifestLog
 from floodmark.sinks.manifest.files import FileManifestLog
 from floodmark.sinks.manifest.target import ManifestLog, ManifestOptions, ManifestPart, ManifestTarget
@@ -110,7 +110,6 @@ def run(job: Job) -> None:
             typed,
             ManifestOptions(job.version, job.append),
             mode="atomic" if job.kind == "delta" else "staged",
-            known_progress=lambda: Sinks(home).get(log.sink).progress,
             failpoint=reached,
         )
         sink = Sink(home, target, failpoint=reached)

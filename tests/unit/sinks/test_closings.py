@@ -212,12 +212,10 @@ def test_what_is_known_elsewhere_of_a_sink_is_never_more_than_its_records_say() 
     target = ManifestTarget(SharedLog(world))
     target.start(bounds)
     progress = target.write(lambda _: [PART], Batch.of("q1", {"S": (at(0), at(2))}, is_stateful=False), Write())
-    ManifestTarget(SharedLog(world), known_progress=lambda: progress).start(bounds)
+    ManifestTarget(SharedLog(world)).start(bounds, progress)
     with pytest.raises(SinkProgressInvalid):
-        ManifestTarget(SharedLog(world), known_progress=lambda: replace(progress, total=8)).start(bounds)
+        ManifestTarget(SharedLog(world)).start(bounds, replace(progress, total=8))
     with pytest.raises(SinkProgressInvalid):
-        ManifestTarget(SharedLog(World(Random(0))), known_progress=lambda: progress).start(bounds)
+        ManifestTarget(SharedLog(World(Random(0)))).start(bounds, progress)
     with pytest.raises(StateError, match="was deleted and created again"):
-        ManifestTarget(SharedLog(World(Random(0))), known_progress=lambda: replace(progress, topic_id="t0")).start(
-            bounds
-        )
+        ManifestTarget(SharedLog(World(Random(0)))).start(bounds, replace(progress, topic_id="t0"))

@@ -36,7 +36,9 @@ class Kept:
         self.seen: dict[str, SourceBounds] = {}
         self.on_write: Callable[[], None] = lambda: None
 
-    def start(self, bounds: Callable[[Iterable[str]], Mapping[str, SourceBounds]]) -> Start:
+    def start(
+        self, bounds: Callable[[Iterable[str]], Mapping[str, SourceBounds]], known: Progress | None = None
+    ) -> Start:
         if self.progress is None:
             return Begin("out")
         self.seen = dict(bounds([*self.progress.ends, "unknown"]))

@@ -133,10 +133,10 @@ class GroupedTarget:
         """The closed record, which all groups have reached."""
         return self._target.progress
 
-    def start(self, bounds: BoundsLookup, query_id: str | None = None) -> Start:
+    def start(self, bounds: BoundsLookup, known: Progress | None = None, query_id: str | None = None) -> Start:
         """Fence the earlier driver, then every group; read their progress and decide how to start."""
         target = self._target
-        start = target.start(bounds)
+        start = target.start(bounds, known)
         self._start = None
         topic = target.cluster.topic(target.topic)
         if topic.partitions < self._requested.partitions:
@@ -255,7 +255,7 @@ class GroupedSink(BaseSink[GroupedTarget]):
 
     def start(self, query_id: str | None = None) -> Start:
         """Start the target, for the query `query_id` if it is known, and move the holds to the progress found."""
-        return self._register_and_start(lambda bounds: self._target.start(bounds, query_id))
+        return self._register_and_start(lambda bounds, known: self._target.start(bounds, known, query_id))
 
     def batch_stops(self, starts: QueryPosition | None, *, is_stateful: bool) -> tuple[BatchStop, ...]:
         """Return where batches of the query must end; `starts` is where the query resumes, None a new query."""

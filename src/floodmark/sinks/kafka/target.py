@@ -181,7 +181,7 @@ class KafkaTarget:
         """The topic of the progress records."""
         return self.options.progress_topic or progress_topic_of(self._configured_topic)
 
-    def start(self, bounds: BoundsLookup) -> Start:
+    def start(self, bounds: BoundsLookup, known: Progress | None = None) -> Start:
         """Fence earlier processes, read their progress, and decide how to start, in this order."""
         check_sink_name(self.sink)
         if self._ended is not None:
@@ -191,7 +191,8 @@ class KafkaTarget:
         topics.ensure_progress_topic(self.progress_topic)
         self._check_not_superseded()
         producer, progress = self._fence_and_read()
-        self._check_not_lost(progress)
+        for earlier in (self.progress, known):
+            self._check_not_lost(earlier, progress)
         start = self._decide(progress, bounds)
         if isinstance(start, Resume):
             self.progress = start.progress
@@ -431,12 +432,16 @@ class KafkaTarget:
             self._ended = fenced_error(self.sink, "a transaction took too long", kafka_code=None)
             raise self._ended
 
-    def _check_not_lost(self, stored: Progress | None) -> None:
-        """Check that the progress topic has not lost what this process has committed."""
-        own = self.progress
-        if own is not None and (stored is None or stored.total < own.total):
+    def _check_not_lost(self, earlier: Progress | None, stored: Progress | None) -> None:
+        """Check that the progress topic still has what was recorded for the topic of the rows."""
+        if earlier is None or (
+            stored is not None and (stored.topic_id != earlier.topic_id or stored.total >= earlier.total)
+        ):
+            return
+        info = self.cluster.find_topic(earlier.topic)
+        if info is not None and info.id == earlier.topic_id:
             raise SinkProgressInvalid(
-                f"The sink {self.sink!r} has written {own.total} rows, but its progress topic "
+                f"The sink {self.sink!r} has written {earlier.total} rows, but its progress topic "
                 f"{self.progress_topic!r} records {0 if stored is None else stored.total}.",
                 rule="Committed progress must stay; without it the sink would write rows twice.",
                 remedy="Find out what deleted records of the progress topic; start over with a new sink and topic.",

@@ -195,17 +195,12 @@ class ManifestTarget:
         options: ManifestOptions = ManifestOptions(),  # noqa: B008
         *,
         mode: SinkMode = "staged",
-        known_progress: Callable[[], Progress | None] = lambda: None,
         failpoint: Failpoint = no_failpoint,
     ) -> None:
-        """Write for the sink of this log; the log is not used before `start`.
-
-        `known_progress` returns the progress recorded elsewhere; it is an error if the log has less.
-        """
+        """Write for the sink of this log; the log is not used before `start`."""
         self.log = log
         self.options = options
         self.mode: SinkMode = mode
-        self._known_progress = known_progress
         self._failpoint = failpoint
         self._newest: Manifest | None = None
         self._location_id = ""
@@ -232,13 +227,12 @@ class ManifestTarget:
         """The progress that this process last wrote or read."""
         return None if self._newest is None else self._newest.progress
 
-    def start(self, bounds: BoundsLookup) -> Start:
+    def start(self, bounds: BoundsLookup, known: Progress | None = None) -> Start:
         """Read the newest manifest, decide how to start, and fence earlier processes with the next manifest."""
         check_sink_name(self.sink)
         if self._ended is not None:
             raise self._ended
         self._is_started = False
-        known = self._known_progress()
         for _ in range(_MAX_ATTEMPTS):
             location_id = self.log.open()
             newest = None if location_id is None else self.log.newest()

@@ -15,7 +15,7 @@ from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 from floodmark.bindings import Bindings
 from floodmark.control import Home
 from floodmark.errors import InvalidOption, UnsupportedFrame
-from floodmark.sinks import Batch, BatchOutcome, Sink, Sinks, Write, WriteFrom
+from floodmark.sinks import Batch, BatchOutcome, Sink, Write, WriteFrom
 from floodmark.sinks.manifest.target import AttemptWriter, ManifestLog, ManifestOptions, ManifestPart, ManifestTarget
 from floodmark.sinks.target import Failpoint, no_failpoint
 from floodmark.spark.columns import column_of, require_comparable
@@ -161,7 +161,6 @@ class FileWriter(BaseSinkWriter[Sink[AttemptWriter]]):
             self._log,
             spec.options,
             mode="atomic" if spec.kind == "delta" else "staged",
-            known_progress=lambda: Sinks(home).get(spec.sink).progress,
             failpoint=spec.failpoint,
         )
         super().__init__(Sink(home, target, failpoint=spec.failpoint))

@@ -33,7 +33,6 @@ from floodmark.sinks import (
     KafkaTarget,
     OutRow,
     Sink,
-    Sinks,
     Start,
     TargetOptions,
     Write,
@@ -200,9 +199,7 @@ class StagedTopicWriter(BaseSinkWriter[Sink[AttemptWriter]]):
         log = TopicManifestLog(
             spec.settings, spec.topic, spec.sink, partitions=spec.partitions, progress_topic=spec.progress_topic
         )
-        target = ManifestTarget(
-            log, spec.options, known_progress=lambda: Sinks(home).get(spec.sink).progress, failpoint=spec.failpoint
-        )
+        target = ManifestTarget(log, spec.options, failpoint=spec.failpoint)
         super().__init__(Sink(home, target, failpoint=spec.failpoint))
 
     def write(self, df: DataFrame, batch: Batch, watermarks: Mapping[str, int]) -> BatchOutcome:
