@@ -8,8 +8,9 @@ such a name registers its offsets, and can then read the stops that remain.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
+from uuid import uuid4
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import delete, insert, select, update
 
 from floodmark._util.codec import from_json, to_json
 from floodmark.bindings.history import check_text
@@ -45,7 +46,7 @@ class QueryReaders:
 
     >>> with Home.open() as home:
     ...     readers = QueryReaders(home)
-    ...     readers.expect("out", ["a1"], [], extra_empty_batch=True)
+    ...     run = readers.announce("out", ["a1"], [], extra_empty_batch=True)
     ...     readers.register("a1", "orders", SourceOffset("q", None, {}))
     ...     readers.find("q").query, readers.stops("q").extra_empty_batch, readers.find("r")
     ('out', True, None)
@@ -57,42 +58,67 @@ class QueryReaders:
         """Read and write the queries of `home`."""
         self._home = home
 
-    def expect(self, query: str, names: Iterable[str], stops: Sequence[BatchStop], *, extra_empty_batch: bool) -> None:
-        """Announce a query that is about to start: the DataFrames it will read, and its stops."""
+    def announce(
+        self,
+        query: str,
+        names: Iterable[str],
+        stops: Sequence[BatchStop],
+        *,
+        extra_empty_batch: bool,
+        incarnations: Iterable[str] = (),
+    ) -> str:
+        """Announce a run of a query that is about to start, and return its id.
+
+        Args:
+            query: The name of the query's sink. Several processes may announce runs of it; each run has its own stops.
+            names: The DataFrames whose readers will register, if the query begins.
+            stops: Where batches of the run must end.
+            extra_empty_batch: Whether readers run one more batch after the last rows.
+            incarnations: The readers of the checkpoint, if the query resumes.
+        """
+        run = uuid4().hex
         row = {
+            "run": run,
             "query": query,
             "names": to_json(sorted(names), "names"),
             "stops": to_json([stop.save() for stop in stops], "stops"),
             "passed": 0,
             "settles": int(extra_empty_batch),
         }
+        own = QUERY_READERS.c.query == query, QUERY_READERS.c.incarnation.in_(list(incarnations))
+        earlier = select(QUERIES.c.run).where(QUERIES.c.query == query).order_by(QUERIES.c.announced_at.desc())
         with self._home.write() as connection:
-            upsert_row(connection, QUERIES, row)
+            connection.execute(insert(QUERIES).values(**row, announced_at=self._home.now(connection)))
+            connection.execute(update(QUERY_READERS).where(*own).values(run=run))
+            old = connection.execute(earlier.offset(_RUNS_KEPT)).scalars().all()
+            connection.execute(delete(QUERIES).where(QUERIES.c.run.in_(old)))
+        return run
 
-    def stop_expecting(self, query: str) -> None:
-        """End registration: later readers of the same DataFrames belong to other queries."""
+    def stop_expecting(self, run: str) -> None:
+        """End registration: later readers of the same DataFrames belong to other runs."""
         with self._home.write() as connection:
-            connection.execute(update(QUERIES).where(QUERIES.c.query == query).values(names="[]"))
+            connection.execute(update(QUERIES).where(QUERIES.c.run == run).values(names="[]"))
 
     def register(self, name: str, source: str, first: SourceOffset) -> None:
         """Register the reader of a DataFrame with its first offset, if a query expects it."""
         with self._home.write() as connection:
-            rows = connection.execute(select(QUERIES.c.query, QUERIES.c.names)).all()
-            query = next((row.query for row in rows if name in from_json(row.names)), None)
-            if query is not None:
+            runs = connection.execute(select(QUERIES.c.run, QUERIES.c.query, QUERIES.c.names)).all()
+            run = next((run for run in runs if name in from_json(run.names)), None)
+            if run is not None:
                 row = {
                     "incarnation": first.incarnation,
-                    "query": query,
+                    "query": run.query,
                     "source": source,
                     "name": name,
                     "first": to_json(first.save(), "offset"),
+                    "run": run.run,
                 }
                 upsert_row(connection, QUERY_READERS, row)
 
-    def names(self, query: str) -> set[str]:
-        """Return the DataFrames of a query whose readers have ever registered."""
+    def names(self, run: str) -> set[str]:
+        """Return the DataFrames whose readers have registered for a run."""
         with self._home.read() as connection:
-            names = select(QUERY_READERS.c.name).where(QUERY_READERS.c.query == query)
+            names = select(QUERY_READERS.c.name).where(QUERY_READERS.c.run == run)
             return set(connection.execute(names).scalars())
 
     def find(self, incarnation: str) -> QueryReader | None:
@@ -106,7 +132,7 @@ class QueryReaders:
         """Return the remaining stops for the reader with this incarnation; None if no query has such a reader."""
         reader = (
             select(QUERY_READERS.c.source, QUERIES.c.stops, QUERIES.c.passed, QUERIES.c.settles)
-            .join(QUERIES, QUERIES.c.query == QUERY_READERS.c.query)
+            .join(QUERIES, QUERIES.c.run == QUERY_READERS.c.run)
             .where(QUERY_READERS.c.incarnation == incarnation)
         )
         with self._home.read() as connection:
@@ -116,10 +142,10 @@ class QueryReaders:
         remaining = tuple(BatchStop.load(stop) for stop in from_json(row.stops)[row.passed :])
         return QueryStops(row.source, remaining, bool(row.settles))
 
-    def record_passed(self, query: str, count: int) -> None:
-        """Record that the first `count` stops are passed, so that readers no longer wait there."""
+    def record_passed(self, run: str, count: int) -> None:
+        """Record that the first `count` stops of a run are passed, so that its readers no longer wait there."""
         with self._home.write() as connection:
-            connection.execute(update(QUERIES).where(QUERIES.c.query == query).values(passed=count))
+            connection.execute(update(QUERIES).where(QUERIES.c.run == run).values(passed=count))
 
     def forget(self, query: str) -> None:
         """Delete a query and its readers."""
@@ -127,6 +153,9 @@ class QueryReaders:
             for table in (QUERY_READERS, QUERIES):
                 connection.execute(delete(table).where(table.c.query == query))
 
+
+_RUNS_KEPT: Final = 20
+"""How many runs of a query are kept, since an earlier process may still be running."""
 
 _SILENT_AFTER: Final = 60_000_000
 """A reader without a heartbeat for this many microseconds no longer holds back the others."""

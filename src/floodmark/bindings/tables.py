@@ -88,13 +88,16 @@ TABLES_BY_SOURCE: Final = (PAIRS, WATERMARK_STEPS, HOLDS, TOPIC_TIMES, SOURCES)
 QUERIES: Final = Table(
     "bound_query",
     METADATA,
-    Column("query", Text, primary_key=True),
+    Column("run", Text, primary_key=True),
+    Column("query", Text, nullable=False),
     Column("names", Text, nullable=False),
     Column("stops", Text, nullable=False),
     Column("passed", BigInteger, nullable=False),
     Column("settles", BigInteger, nullable=False),
+    Column("announced_at", BigInteger, nullable=False),
 )
-"""An exactly-once query, by the name of its sink. `names` are the DataFrames whose readers have yet to register."""
+"""The runs of exactly-once queries. `query` is the name of the sink, `names` are the DataFrames whose readers have yet
+to register."""
 
 QUERY_READERS: Final = Table(
     "bound_query_reader",
@@ -104,5 +107,6 @@ QUERY_READERS: Final = Table(
     Column("source", Text, nullable=False),
     Column("name", Text, nullable=False),
     Column("first", Text, nullable=False),
+    Column("run", Text, nullable=False, server_default=""),
 )
-"""The readers of each query, and the offset at which each began."""
+"""The readers of each query, the offset at which each began, and the last run that it belongs to."""

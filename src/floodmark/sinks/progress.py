@@ -94,6 +94,8 @@ class Progress:
     """The last mark of each time key."""
     layout: GroupLayout | None = None
     """The group layout, in parallel mode."""
+    start: int = 0
+    """In parallel mode, how many drivers have started; tasks of an earlier driver do not write."""
 
     @property
     def key(self) -> bytes:
@@ -117,6 +119,7 @@ class Progress:
             "position": {str(partition): end for partition, end in sorted(self.position.items())},
             "marks": {key: mark._asdict() for key, mark in sorted(self.marks.items())},
             "layout": None if self.layout is None else self.layout._asdict(),
+            "start": self.start,
         }
         return json.dumps(saved, separators=(",", ":")).encode()
 
@@ -143,6 +146,7 @@ class Progress:
                 position={int(partition): int(end) for partition, end in saved["position"].items()},
                 marks={str(key): SinkMark(int(mark["time"]), int(mark["seq"])) for key, mark in saved["marks"].items()},
                 layout=None if saved["layout"] is None else GroupLayout(**saved["layout"]),
+                start=int(saved.get("start", 0)),
             )
         except (AttributeError, KeyError, TypeError, ValueError, SnapshotInvalid) as error:
             raise _invalid_record(value, "A progress record is JSON in the format of this release.") from error

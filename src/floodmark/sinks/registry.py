@@ -26,6 +26,7 @@ SINKS: Final = Table(
     Column("progress", Text),
     Column("created_at", BigInteger, nullable=False),
     Column("updated_at", BigInteger, nullable=False),
+    Column("starts", BigInteger, nullable=False, server_default="0"),
 )
 """`progress` is a copy for display: the record stored with the rows is authoritative."""
 
@@ -57,6 +58,8 @@ class SinkInfo:
     """A copy of the progress record; it may be older than the record in the target."""
     created_at: int
     updated_at: int
+    starts: int
+    """How many processes have started to write for it; the last of them is the one that writes."""
 
 
 def holder_of(sink: str) -> str:
@@ -121,6 +124,12 @@ class Sinks:
                 )
             connection.execute(update(SINKS).where(SINKS.c.name == name).values(version=version, updated_at=now))
             return _load_sink(_find_sink(connection, name))
+
+    def take_start(self, name: str) -> int:
+        """Return the number of a new start of a sink; the process with the highest number is the one that writes."""
+        starts = update(SINKS).where(SINKS.c.name == name).values(starts=SINKS.c.starts + 1).returning(SINKS.c.starts)
+        with self._home.write() as connection:
+            return int(connection.execute(starts).scalar_one())
 
     def record(self, name: str, progress: Progress) -> None:
         """Store a copy of a sink's progress, unless the stored copy is newer."""

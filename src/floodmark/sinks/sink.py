@@ -7,12 +7,20 @@ from typing import Final, Generic, TypeVar
 from floodmark.bindings import Bindings
 from floodmark.bindings.offsets import BatchStop, QueryPosition
 from floodmark.control import Home
-from floodmark.errors import TimestampNotValid, UnknownHold, UnknownSource
+from floodmark.errors import SinkFenced, TimestampNotValid, UnknownHold, UnknownSource
 from floodmark.sinks.gate import Batch, Drop, SplitAt, Write, WriteFrom, decide_batch, misaligned_error, required_stops
 from floodmark.sinks.progress import Progress, first_needed_timestamp
 from floodmark.sinks.registry import Sinks, holder_of
 from floodmark.sinks.startup import BoundsLookup, Resume, SourceBounds, Start
-from floodmark.sinks.target import HOLD_ADVANCED, CommitPoint, Failpoint, SinkTarget, TargetIdentity, no_failpoint
+from floodmark.sinks.target import (
+    HOLD_ADVANCED,
+    CommitPoint,
+    Failpoint,
+    SinkTarget,
+    TargetIdentity,
+    fenced_error,
+    no_failpoint,
+)
 
 R = TypeVar("R")
 
@@ -42,6 +50,8 @@ class BaseSink(Generic[T]):
         self._sinks = Sinks(home)
         self._holds = SourceHolds(Bindings(home), target.sink)
         self._failpoint = failpoint
+        self._number: int | None = None
+        """The number of this process among the starts of the sink; the process with the highest one writes."""
 
     @property
     def progress(self) -> Progress | None:
@@ -56,7 +66,14 @@ class BaseSink(Generic[T]):
         """Register the sink, start the target, and move the holds to the progress found."""
         target = self._target
         info = self._sinks.register(target.sink, target=target.address, mode=target.mode, version=target.version)
+        if self._number is None:
+            self._number = self._sinks.take_start(target.sink)
+        else:
+            self._require_newest()
+            target.forget_fence()
         decision = start(self._holds.bounds, info.progress)
+        # Compare again: to start fences every other process, also one that has started since.
+        self._require_newest()
         if isinstance(decision, Resume):
             self._holds.advance(decision.progress)
             self._sinks.record(target.sink, decision.progress)
@@ -70,6 +87,29 @@ class BaseSink(Generic[T]):
         if self.progress is None and not isinstance(decision, Drop):
             self._holds.acquire(batch.ends)
         return decision
+
+    def _is_newest(self) -> bool:
+        return self._sinks.get(self._target.sink).starts == self._number
+
+    def _require_newest(self) -> None:
+        if not self._is_newest():
+            self._target.close()
+            raise fenced_error(self._target.sink, "it started")
+
+    def _retry_as_newest(self, write: Callable[[], R], restart: Callable[[], Start]) -> R:
+        """Return the result of `write`; start again if a process that started earlier has fenced this one.
+
+        Such a process ends when it finds that it is not the newest.
+        """
+        for _ in range(_FENCED_ATTEMPTS):
+            try:
+                return write()
+            except Exception as error:
+                # Spark wraps an error of a task in its own, so it is recognised by its code.
+                if SinkFenced.code not in str(error) or not self._is_newest():
+                    raise
+                restart()
+        return write()
 
     def _record_progress(self, decision: Write | WriteFrom | Drop, progress: Progress) -> BatchOutcome:
         self._holds.advance(progress)
@@ -99,8 +139,18 @@ class Sink(BaseSink[SinkTarget[R]], Generic[R]):
     ) -> BatchOutcome:
         """Write a batch unless it was written before, and return what was done.
 
-        `rows` is called at most once, only if rows must be written, with the decision that says which.
+        `rows` is called only if rows must be written, with the decision that says which; and again if a process that
+        started earlier has interrupted this one.
         """
+        return self._retry_as_newest(lambda: self._write(batch, rows, watermarks, split), self.start)
+
+    def _write(
+        self,
+        batch: Batch,
+        rows: Callable[[Write | WriteFrom], R],
+        watermarks: Mapping[str, int] | None,
+        split: Callable[[int], CommitPoint] | None,
+    ) -> BatchOutcome:
         decision = self._decide(batch)
         if isinstance(decision, Drop) and not decision.adopt:
             return BatchOutcome(decision, self.progress)
@@ -110,6 +160,8 @@ class Sink(BaseSink[SinkTarget[R]], Generic[R]):
 
 
 _HOLD_ATTEMPTS: Final = 5
+_FENCED_ATTEMPTS: Final = 5
+"""How many earlier processes may interrupt the newest in one batch."""
 
 
 class SourceHolds:

@@ -368,6 +368,12 @@ class StreamTarget:
         self._timed_out = 0
         return progress
 
+    def forget_fence(self) -> None:
+        """Let the target start again after a process that started earlier has fenced it."""
+        if isinstance(self._ended, SinkFenced):
+            self._ended = None
+        self._last_record = None
+
     def close(self) -> None:
         """Abort the open transaction. The writer stays open, so that the sink can resume."""
         self._started = None

@@ -88,6 +88,9 @@ class TargetIdentity(Protocol):
     def progress(self) -> Progress | None:
         """The progress that this process last wrote or read."""
 
+    def forget_fence(self) -> None:
+        """Let the target start again after a process that started earlier has fenced it."""
+
     def close(self) -> None:
         """Abort open work and release connections."""
 

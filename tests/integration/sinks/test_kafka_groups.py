@@ -78,8 +78,59 @@ def test_groups_write_and_the_driver_closes(opened: Any, topics: Topics) -> None
     whole(again, numbered(3))
     assert topics.numbers() == list(range(30))
     assert [mark.lower for mark in topics.marks()] == [100, 200, 300]
-    told = [(progress.rows, progress.total) for progress in topics.progress()]
-    assert told == [(0, 0), (10, 10), (10, 20), (10, 30)]
+    told = [(progress.start, progress.rows, progress.total) for progress in topics.progress()]
+    assert told == [(1, 0, 0), (1, 10, 10), (1, 10, 20), (2, 10, 20), (2, 10, 30)]
+
+
+@pytest.mark.parametrize("layout", [TWO, THREE], ids=["the same layout", "another layout"])
+@pytest.mark.parametrize("stateful", [False, True], ids=["stateless", "stateful"])
+def test_tasks_of_an_earlier_driver_write_nothing_once_another_has_started(
+    opened: Any, topics: Topics, layout: GroupLayout, stateful: bool
+) -> None:
+    """However late they come: before the new driver has written, while it writes, and when it has ended."""
+    target, given = opened(), replace(numbered(1), is_stateful=stateful)
+    target.start(everything)
+    late = target.writers(given)
+    successor = opened(layout)
+    successor.start(everything, query_id="q2")
+    for writer in late:
+        with pytest.raises(SinkFenced):
+            work(writer, given)
+    # The new query cuts its batches otherwise.
+    for first, last in ((START, (1, 5)), ((1, 5), (2, 20)), ((2, 20), (3, 30))):
+        whole(successor, batch(place(S=first), place(S=last), stateful=stateful, query_id="q2"))
+        for writer in late:
+            with pytest.raises(SinkFenced):
+                work(writer, given)
+    assert topics.numbers() == list(range(30))
+    assert isinstance(opened(layout).start(everything, query_id="q2"), Resume)
+
+
+def test_the_driver_that_started_last_goes_on_if_an_earlier_one_comes_back(
+    home: Home, opened: Any, topics: Topics
+) -> None:
+    bind(home)
+    places = chain(home)
+    paused = opened()
+    earlier = GroupedSink(home, paused)
+    earlier.start("q1")
+    newest = GroupedSink(home, opened())
+    newest.start("q2")
+    given = Batch.of("q2", {"S": (places[0], places[1])}, is_stateful=False)
+    runs: list[int] = []
+
+    def run(writers: Sequence[GroupWriter]) -> list[GroupResult]:
+        if not runs:
+            paused.forget_fence()
+            paused.start(everything)
+        runs.append(len(writers))
+        return [work(writer, given) for writer in writers]
+
+    assert newest.write(given, run).rows == 10
+    assert len(runs) == 2
+    with pytest.raises(SinkFenced):
+        earlier.start("q1")
+    assert topics.numbers() == list(range(10))
 
 
 @pytest.mark.parametrize("place_", IN_A_TASK)
@@ -165,7 +216,7 @@ def test_rows_without_state_are_cut_otherwise_by_another_query(opened: Any, topi
     target.start(everything)
     work(target.writers(given)[0], given)
     successor = opened()
-    successor.start(everything, "q2")
+    successor.start(everything, query_id="q2")
     wide = batch(place(S=START), place(S=(3, 25)), stateful=False, query_id="q2")
     results = []
     for writer in successor.writers(wide):
@@ -186,7 +237,7 @@ def test_a_batch_that_ends_before_what_a_group_has_written_is_closed(opened: Any
     work(target.writers(given)[0], given)
     for end, starts in (((1, 4), START), ((1, 10), (1, 4))):
         successor = opened()
-        successor.start(everything, "q2")
+        successor.start(everything, query_id="q2")
         whole(successor, batch(place(S=starts), place(S=end), stateful=False, query_id="q2"))
     whole(successor, numbered(2))
     assert topics.numbers() == list(range(20))
@@ -206,9 +257,9 @@ def test_windows_that_are_written_in_part_are_left_to_the_query_that_wrote_them(
     given = numbered(2, stateful=True)
     work(target.writers(given)[1], given)
     with pytest.raises(SinkGroupsUnequal):
-        opened().start(everything, "q2")
+        opened().start(everything, query_id="q2")
     same = opened()
-    same.start(everything, "q1")
+    same.start(everything, query_id="q1")
     assert [stop.position["S"].ts for stop in same.batch_stops(place(S=(1, 10)), is_stateful=True)] == [2]
     whole(same, given)
     assert same.batch_stops(place(S=(2, 20)), is_stateful=True) == ()

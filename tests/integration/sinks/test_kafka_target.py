@@ -56,7 +56,7 @@ FAST = TargetOptions(partitions=2, timeout=10.0)
 
 
 def everything(sources: Any) -> dict[str, SourceBounds]:
-    return {source: SourceBounds(0, 0, 10**9) for source in sources}
+    return {source: SourceBounds(0, 0, 10**18) for source in sources}
 
 
 @pytest.fixture
@@ -89,11 +89,35 @@ def test_progress_that_the_home_knows_and_the_progress_topic_has_lost_is_not_beg
     sink.write(Batch.of("q1", {"S": (places[0], places[1])}, is_stateful=False), lambda _: rows(0, 10, 1))
     sink.close()
     topics.cluster.delete_topics([f"{topics.topic}.progress"])
-    with pytest.raises(SinkProgressInvalid, match="has written 10 rows, but its progress topic .* records 0"):
+    with pytest.raises(SinkProgressInvalid, match=r"has written 10 rows, but its progress topic .* records 0"):
         Sink(home, opened(replace(FAST, append=append))).start()
     # A topic that was deleted with its progress topic begins anew.
     topics.cluster.delete_topics([topics.topic])
     assert Sink(home, opened(replace(FAST, append=append))).start() == Begin(topics.topic)
+
+
+def test_the_process_that_started_last_writes_although_an_earlier_one_has_fenced_it(
+    home: Home, opened: Any, topics: Topics
+) -> None:
+    bind(home)
+    places = chain(home)
+    batches = [Batch.of("q1", {"S": (places[n], places[n + 1])}, is_stateful=False) for n in range(2)]
+    paused = opened()
+    earlier = Sink(home, paused)
+    earlier.start()
+    newest = Sink(home, opened())
+    newest.start()
+    for number, given in enumerate(batches):
+        # As if it had been paused just before it fences: it finds out when it has done so.
+        paused.forget_fence()
+        paused.start(everything)
+        with pytest.raises(SinkFenced):
+            earlier.start()
+        outcome = newest.write(given, lambda _, n=number: rows(10 * n, 10 * n + 10, n + 1))  # type: ignore[misc]
+        assert outcome.rows == 10
+    with pytest.raises(SinkFenced):
+        earlier.start()
+    assert topics.numbers() == list(range(20))
 
 
 def rows(first: int, last: int, ts: int) -> list[list[OutRow]]:

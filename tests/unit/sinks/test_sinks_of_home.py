@@ -52,6 +52,9 @@ class Kept:
         self.progress = advance_sources(known, batch, decision)
         return self.progress
 
+    def forget_fence(self) -> None:
+        pass
+
     def close(self) -> None:
         pass
 

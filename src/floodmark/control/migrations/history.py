@@ -538,4 +538,25 @@ MIGRATIONS: Final = (
             """,
         ),
     ),
+    Migration(
+        14,
+        "starts of sinks, and runs of queries",
+        (
+            "ALTER TABLE sink ADD COLUMN starts BIGINT NOT NULL DEFAULT 0",
+            # Each start of a query announces its stops anew, so nothing is lost.
+            "DROP TABLE bound_query",
+            """
+            CREATE TABLE bound_query (
+                run TEXT NOT NULL PRIMARY KEY,
+                query TEXT NOT NULL,
+                names TEXT NOT NULL,
+                stops TEXT NOT NULL,
+                passed BIGINT NOT NULL,
+                settles BIGINT NOT NULL,
+                announced_at BIGINT NOT NULL
+            )
+            """,
+            "ALTER TABLE bound_query_reader ADD COLUMN run TEXT NOT NULL DEFAULT ''",
+        ),
+    ),
 )

@@ -149,15 +149,15 @@ class GroupedTarget:
             )
         if not isinstance(start, Resume):
             return start
-        closed, groups = start.progress, self._fence_groups(start.progress)
+        closed = self._record_start(start.progress)
+        groups = self._fence_groups(closed)
         group_start = decide_group_start(closed, groups, requested=self._requested, query_id=query_id)
         if group_start.close_first is not None:
             last, rows = group_start.close_first, sum(group.total for group in groups.values()) - closed.total
             written = Batch(last.query_id, last.starts, last.ends, closed.is_stateful)
             closed = target.record(written, Write(), rows=rows)
         if group_start.is_change(closed):
-            last_batch = Batch(closed.query_id, closed.starts, closed.ends, closed.is_stateful)
-            closed = target.record(last_batch, Drop(), rows=0, layout=group_start.layout)
+            closed = target.record(_last_batch(closed), Drop(), rows=0, layout=group_start.layout)
         self._start = group_start
         return Resume(closed)
 
@@ -176,7 +176,7 @@ class GroupedTarget:
         if target.progress is None:
             if isinstance(decide_batch(None, batch), Drop):
                 return []
-            target.record(replace(batch, ends=batch.starts), Write(), rows=0, layout=self._requested)
+            target.record(replace(batch, ends=batch.starts), Write(), rows=0, layout=self._requested, start=1)
         base = target.progress
         assert base is not None
         assert base.layout is not None
@@ -215,9 +215,19 @@ class GroupedTarget:
         rows = sum(result.total for result in by_group.values()) - base.total
         return self._target.record(batch, decision, rows=rows, watermarks=watermarks)
 
+    def forget_fence(self) -> None:
+        """Let the target start again after a process that started earlier has fenced it."""
+        self._target.forget_fence()
+
     def close(self) -> None:
         """Abort the open transaction and close the connection."""
         self._target.close()
+
+    def _record_start(self, closed: Progress) -> Progress:
+        """Record, before the groups are fenced, that this driver has started: no task of an earlier one then begins."""
+        if closed.layout is None:
+            return closed
+        return self._target.record(_last_batch(closed), Drop(), rows=0, start=closed.start + 1)
 
     def _fence_groups(self, closed: Progress) -> dict[int, Progress]:
         """Fence all groups of the current layout, and return their progress."""
@@ -228,6 +238,10 @@ class GroupedTarget:
         progress = self._target.fence(names)
         # Skip groups of an earlier topic, from before the sink began in this one.
         return {names[name]: group for name, group in progress.items() if group.topic_id == closed.topic_id}
+
+
+def _last_batch(closed: Progress) -> Batch:
+    return Batch(closed.query_id, closed.starts, closed.ends, closed.is_stateful)
 
 
 def _check_partitions(rows: Iterable[OutRows], group: int, layout: GroupLayout) -> Iterator[OutRows]:
@@ -272,6 +286,18 @@ class GroupedSink(BaseSink[GroupedTarget]):
 
         `run` runs all writers, in any process, and returns their results.
         """
+
+        def write() -> BatchOutcome:
+            return self._write(batch, run, watermarks)
+
+        return self._retry_as_newest(write, lambda: self.start(batch.query_id))
+
+    def _write(
+        self,
+        batch: Batch,
+        run: Callable[[Sequence[GroupWriter]], Iterable[GroupResult]],
+        watermarks: Mapping[str, int] | None,
+    ) -> BatchOutcome:
         decision = self._decide(batch)
         writers = self._target.writers(batch)
         if not writers:

@@ -190,7 +190,8 @@ class KafkaTarget:
         topics = SinkTopics(self.settings, self.cluster)
         topics.ensure_progress_topic(self.progress_topic)
         self._check_not_superseded()
-        producer, progress = self._fence_and_read()
+        producer, newest = self._fence_and_read()
+        progress = newest.get(self.sink)
         for earlier in (self.progress, known):
             self._check_not_lost(earlier, progress)
         start = self._decide(progress, bounds)
@@ -207,12 +208,25 @@ class KafkaTarget:
         self._failpoint(STARTED)
         return start
 
+    def forget_fence(self) -> None:
+        """Let the target start again after a process that started earlier has fenced it."""
+        if isinstance(self._ended, SinkFenced):
+            self._ended = None
+
     def resume(self, base: Progress, *, total: int = 0) -> Progress:
-        """Start as one of several writers of a topic: fence, read, and begin at `base` if nothing was written yet."""
+        """Start as one of several writers of a topic: fence, read, and begin at `base` if nothing was written yet.
+
+        Raises SinkFenced if `base` is not the newest record of its sink: another driver has started since. A driver
+        that starts records this first, and then fences all groups.
+        """
         if self._ended is not None:
             raise self._ended
         self._abort_open()
-        producer, progress = self._fence_and_read()
+        producer, newest = self._fence_and_read(base.sink)
+        closed = newest.get(base.sink)
+        if closed is None or closed.save() != base.save():
+            raise fenced_error(base.sink, "a task began to write")
+        progress = newest.get(self.sink)
         if progress is None or progress.topic_id != base.topic_id:
             progress = replace(base, sink=self.sink, rows=0, total=total, position={}, marks={})
         self.progress = progress
@@ -262,12 +276,16 @@ class KafkaTarget:
         *,
         rows: int,
         layout: GroupLayout | None = None,
+        start: int | None = None,
         watermarks: Mapping[str, int] | None = None,
     ) -> Progress:
-        """Write the progress record of a batch whose rows other producers have written, and return it."""
+        """Write the progress record of a batch whose rows other producers have written, and return it.
+
+        Without `layout` and `start`, those of the record before it stay.
+        """
         producer = self._require_started()
         try:
-            return self._commit(producer, batch, decision, watermarks or {}, TransactionSize(rows), layout)
+            return self._commit(producer, batch, decision, watermarks or {}, TransactionSize(rows), layout, start)
         except BaseException as error:
             self._abort_after(producer, error)
             raise
@@ -312,6 +330,7 @@ class KafkaTarget:
         watermarks: Mapping[str, int],
         sent: TransactionSize,
         layout: GroupLayout | None = None,
+        start: int | None = None,
     ) -> Progress:
         if not producer.is_open:
             producer.begin()
@@ -333,7 +352,13 @@ class KafkaTarget:
         for key, mark in rising.items():
             record = MarkRecord(key, mark.seq, "watermark", mark.time, mark.time, "us", (self.sink,), dict(position))
             producer.put(marks_topic_of(self.topic), record.save(), key.encode(), 0)
-        progress = replace(progress, version=self.options.version, position=position, layout=layout or before.layout)
+        progress = replace(
+            progress,
+            version=self.options.version,
+            position=position,
+            layout=layout or before.layout,
+            start=before.start if start is None else start,
+        )
         producer.put(self.progress_topic, progress.save(), progress.key, 0)
         producer.flush()
         self._failpoint(PROGRESS_FLUSHED)
@@ -386,12 +411,13 @@ class KafkaTarget:
         if isinstance(error, SinkTimedOut) and not error.fields["again"]:
             self._ended = error
 
-    def _fence_and_read(self) -> tuple[SinkProducer, Progress | None]:
+    def _fence_and_read(self, *others: str) -> tuple[SinkProducer, dict[str, Progress]]:
+        """Fence the earlier producer of this writer, then read its newest progress and that of others, by name."""
         producer = self._new_producer(self.sink)
         self._failpoint(FENCED)
         timeout = self.options.timeout
         reader = ProgressTopicReader(self.settings, self.progress_topic, timeout=timeout, failpoint=self._failpoint)
-        return producer, reader.read(self.sink, self.cluster).get(self.sink)
+        return producer, reader.read(self.sink, self.cluster, others.__contains__)
 
     def _new_producer(self, name: str) -> SinkProducer:
         id_ = transactional_id_of(self.progress_topic, name)

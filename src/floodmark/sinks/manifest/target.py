@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Protocol
 
-from floodmark.errors import FloodmarkError, SinkProgressInvalid, TableConflict, TableFailed
+from floodmark.errors import FloodmarkError, SinkFenced, SinkProgressInvalid, TableConflict, TableFailed
 from floodmark.sinks.gate import Batch, Drop, Write, WriteFrom, initial_progress, progress_after
 from floodmark.sinks.progress import Progress, check_sink_name
 from floodmark.sinks.startup import BoundsLookup, Start, StartupState, decide_start
@@ -279,6 +279,11 @@ class ManifestTarget:
         self._failpoint(COMMITTED)
         assert record.progress is not None
         return record.progress
+
+    def forget_fence(self) -> None:
+        """Let the target start again after a process that started earlier has fenced it."""
+        if isinstance(self._ended, SinkFenced):
+            self._ended = None
 
     def close(self) -> None:
         """Release the log."""

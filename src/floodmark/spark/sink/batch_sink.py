@@ -109,6 +109,8 @@ class SinkQuery:
     """The time keys of the target."""
     lag: int
     """How far its rows may be behind the watermark, in microseconds."""
+    run: str = ""
+    """The run of the query that was announced to its readers."""
     stops: tuple[BatchStop, ...] = ()
 
 
@@ -146,7 +148,7 @@ class BatchSink:
         passed = sum(is_at_most(stop.position, batch.ends) for stop in self._query.stops)
         if passed > self._passed:
             # Readers look this up before the next batch, so all of them pass the stop in the same batch.
-            self._readers().record_passed(self._query.sink, passed)
+            self._readers().record_passed(self._query.run, passed)
             self._passed = passed
 
     def _write(self, writer: SinkWriter, df: DataFrame, batch: Batch, watermarks: Mapping[str, int]) -> None:
@@ -218,9 +220,9 @@ class OffsetLog:
         """Return the number of the last committed batch."""
         return max(self._numbers(spark, "commits"), default=None)
 
-    def has_begun(self, spark: SparkSession) -> bool:
-        """Return whether the offsets of any batch were logged."""
-        return bool(self._numbers(spark, "offsets"))
+    def last_logged(self, spark: SparkSession) -> int | None:
+        """Return the number of the last batch whose offsets were logged."""
+        return max(self._numbers(spark, "offsets"), default=None)
 
     def offsets(self, spark: SparkSession, batch: int) -> Offsets | None:
         """Return where a batch ends; None if its offsets are not in the log."""

@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 
 from floodmark._util.options import require_one_of
 from floodmark._util.times import Duration, duration_micros
+from floodmark.bindings import SourceOffset
 from floodmark.bindings.coordination import QueryReaders
 from floodmark.control import Home
 from floodmark.errors import InvalidOption, SinkInputUnbound
@@ -167,12 +168,16 @@ def write_stream(
         checkpoint_state = _Checkpoint(spark, str(checkpoint), QueryReaders(home_of_sink), name)
         writer.start(checkpoint_state.query_id)
         stops = writer.batch_stops(checkpoint_state.position, is_stateful=plan.is_stateful)
-        query = SinkQuery(
-            name, location, str(checkpoint), plan.is_stateful, spec, tuple(keys), duration_micros(lag, "lag"), stops
-        )
         readers = QueryReaders(home_of_sink)
-        expected = () if checkpoint_state.has_begun else plan.readers
-        readers.expect(name, expected, stops, extra_empty_batch=plan.is_stateful)
+        run = readers.announce(
+            name,
+            () if checkpoint_state.has_begun else plan.readers,
+            stops,
+            extra_empty_batch=plan.is_stateful,
+            incarnations=checkpoint_state.incarnations,
+        )
+        micros = duration_micros(lag, "lag")
+        query = SinkQuery(name, location, str(checkpoint), plan.is_stateful, spec, tuple(keys), micros, run, stops)
         with _no_empty_batches(spark):
             started = (
                 df.writeStream.queryName(name)
@@ -186,7 +191,7 @@ def write_stream(
         writer.close()
         raise
     if not checkpoint_state.has_begun:
-        _await_readers(started, readers, name, plan.readers)
+        _await_readers(started, readers, run, plan.readers)
     return started
 
 
@@ -234,7 +239,10 @@ class _Checkpoint:
         log = OffsetLog(location)
         committed = log.last_committed(spark)
         self.query_id = log.query_id(spark)
-        self.has_begun = log.has_begun(spark)
+        logged = log.last_logged(spark)
+        self.has_begun = logged is not None
+        ends = None if logged is None else log.offsets(spark, logged)
+        self.incarnations = [SourceOffset.load(end).incarnation for end in ends or () if end is not None]
         self.position = None if committed is None else batch_end(log, readers, sink, spark, committed)
 
 
@@ -313,12 +321,12 @@ def _no_empty_batches(spark: SparkSession) -> Iterator[None]:
         spark.conf.set(_NO_DATA_BATCHES, str(before))
 
 
-def _await_readers(query: StreamingQuery, readers: QueryReaders, sink: str, names: Sequence[str]) -> None:
+def _await_readers(query: StreamingQuery, readers: QueryReaders, run: str, names: Sequence[str]) -> None:
     """Wait until the readers of a new query have registered, so that another query cannot register in their place."""
     give_up = time.monotonic() + _READER_TIMEOUT_SECONDS
     while query.isActive and time.monotonic() < give_up:
-        if set(names) <= readers.names(sink):
-            readers.stop_expecting(sink)
+        if set(names) <= readers.names(run):
+            readers.stop_expecting(run)
             return
         time.sleep(0.02)
 
