@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from floodmark.errors import (
     SinkBindingsMissing,
     SinkCheckpointInvalid,
     SinkExists,
+    SinkFenced,
     SinkInputUnbound,
     SinkProgressMissing,
     SinkTopicMissing,
@@ -136,6 +138,25 @@ def test_windows_are_written_once_from_every_checkpoint(sink: SinkFeed, parallel
     sink.play([[70], 75, None])
     sink.run(sink.windows(), parallel=parallel)
     assert sink.counts() == ALL_WINDOWS + Counter({(60, 1): 1})
+
+
+def test_of_two_queries_that_start_together_one_writes_and_both_checkpoints_stay_usable(sink: SinkFeed) -> None:
+    def run(checkpoint: str) -> str:
+        try:
+            sink.run(sink.read(max_rows=4), checkpoint)
+        except (SinkFenced, StreamingQueryException) as error:
+            return str(error)
+        return ""
+
+    with ThreadPoolExecutor(2) as pool:
+        errors = list(pool.map(run, ("one", "two")))
+    assert "" in errors
+    assert all("[sink-fenced]" in error for error in errors if error)
+    assert sink.ids() == list(range(10))
+    sink.play(MORE)
+    for checkpoint in ("one", "two"):
+        assert run(checkpoint) == ""
+    assert sink.ids() == list(range(15))
 
 
 TIERS: dict[str, list[pytest.MarkDecorator]] = {ROWS_FLUSHED: [pytest.mark.long], COMMITTED: []}
