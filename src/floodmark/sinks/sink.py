@@ -189,8 +189,9 @@ class SourceHolds:
         bounds = {}
         for source in sources:
             try:
+                is_held = any(hold.holder == self._holder for hold in self._bindings.holds(source))
                 self.acquire([source])
-                bounds[source] = SourceBounds.of(self._bindings.source(source))
+                bounds[source] = SourceBounds.of(self._bindings.source(source), is_held=is_held)
             except UnknownSource:
                 continue
         return bounds

@@ -28,11 +28,20 @@ class SourceBounds:
     origin: int
     since: int
     upper: int
+    is_held: bool = False
+    """Whether the sink has held the source since it last wrote: then `since` has not passed what it needs."""
 
     @classmethod
-    def of(cls, source: BindingSource) -> "SourceBounds":
+    def of(cls, source: BindingSource, *, is_held: bool = False) -> "SourceBounds":
         """Return the bounds of a source."""
-        return cls(source.origin, source.since, source.upper)
+        return cls(source.origin, source.since, source.upper, is_held)
+
+    def keeps(self, ts: int) -> bool:
+        """Return whether positions of the sink at this timestamp are still those that it has recorded.
+
+        At `since` itself they are if the sink began there: earlier timestamps had become one with it before.
+        """
+        return self.since == self.origin or self.since < ts or (self.since == ts and self.is_held)
 
 
 BoundsLookup = Callable[[Iterable[str]], Mapping[str, SourceBounds]]
@@ -181,8 +190,7 @@ def _check_bounds(state: StartupState, progress: Progress) -> None:
                 source=source,
                 topic=progress.topic,
             )
-        is_compacted = bounds.since > bounds.origin
-        if is_compacted and needed is not None and bounds.since >= needed:
+        if needed is not None and not bounds.keeps(needed):
             raise SinkBindingsMissing(
                 f"The source {source!r} is compacted past what the sink {state.sink!r} needs: its since is "
                 f"{bounds.since}, but the sink needs timestamps from {needed} on; refusing to append to "

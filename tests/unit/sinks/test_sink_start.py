@@ -46,6 +46,16 @@ S15: list[tuple[str, StartupState, Start | type[FloodmarkError]]] = [
         SinkBindingsMissing,
     ),
     ("since at progress", found(records=True, known=KNOWN, bounds=SourceBounds(0, 4, 12)), SinkBindingsMissing),
+    (
+        "since at progress, and held",
+        found(records=True, known=KNOWN, bounds=SourceBounds(0, 4, 12, True)),
+        Resume(KNOWN),
+    ),
+    (
+        "since beyond progress",
+        found(records=True, known=KNOWN, bounds=SourceBounds(0, 5, 12, True)),
+        SinkBindingsMissing,
+    ),
     ("since where the hold is", found(records=True, known=KNOWN, bounds=SourceBounds(0, 3, 12)), Resume(KNOWN)),
     ("progress at the first timestamp", found(records=True, known=KNOWN, bounds=SourceBounds(4, 4, 12)), Resume(KNOWN)),
     ("bindings end before it", found(records=True, known=KNOWN, bounds=SourceBounds(0, 0, 4)), SinkBindingsMissing),

@@ -5,11 +5,13 @@ from typing import Any, Literal
 
 import pytest
 
-from floodmark.bindings import Bindings
+from floodmark.bindings import Bindings, SourceOffset
+from floodmark.bindings.offsets import BatchLimits, next_offset
 from floodmark.control import Home
 from floodmark.errors import (
     InvalidValue,
     SinkBatchMisaligned,
+    SinkBindingsMissing,
     SinkExists,
     SinkGap,
     SinkVersionOld,
@@ -17,7 +19,7 @@ from floodmark.errors import (
 )
 from floodmark.sinks import Batch, Begin, Drop, OutRow, Progress, Resume, Sink, Sinks, Start, Write, WriteFrom
 from floodmark.sinks.gate import advance_sources
-from floodmark.sinks.startup import SourceBounds
+from floodmark.sinks.startup import SourceBounds, StartupState, decide_start
 from support.sinks.sink_places import progress
 from support.sinks.sink_process import bind, chain
 
@@ -57,6 +59,16 @@ class Kept:
 
     def close(self) -> None:
         pass
+
+
+class SharedProgress(Kept):
+    """A target that decides how to start as the others do."""
+
+    def start(
+        self, bounds: Callable[[Iterable[str]], Mapping[str, SourceBounds]], known: Progress | None = None
+    ) -> Start:
+        lookup = {} if self.progress is None else bounds(self.progress.ends)
+        return decide_start(StartupState("K", 1, "out", "t1", False, self.progress, lookup))
 
 
 def piece(*numbers: int) -> list[list[OutRow]]:
@@ -102,10 +114,33 @@ def test_what_a_sink_needs_is_not_compacted(home: Home) -> None:
     assert Kept(sink.progress).progress == sink.progress
     target = Kept(sink.progress)
     Sink(home, target).start()
-    assert target.seen == {"S": SourceBounds.of(bindings.source("S"))}, "one without bindings is left out"
+    expected = {"S": SourceBounds.of(bindings.source("S"), is_held=True)}
+    assert target.seen == expected, "one without bindings is left out"
     Sinks(home).drop("K")
     assert bindings.holds() == ()
     assert bindings.compact("S").since == bindings.durable("S") - 1
+
+
+@pytest.mark.parametrize("stateful", [False, True], ids=["stateless", "stateful"])
+@pytest.mark.parametrize("rows", [10, 30, 45], ids=["a timestamp", "the first timestamps", "part of them"])
+def test_a_sink_that_began_on_a_compacted_source_starts_again(home: Home, stateful: bool, rows: int) -> None:
+    """Also while it is still in the first timestamp, which was read in several batches."""
+    bind(home)
+    bindings = Bindings(home)
+    bindings.alter("S", compaction_window="0 seconds")
+    bindings.compact("S")
+    history = bindings.history("S")
+    place, written = SourceOffset("q", None, {}), None
+    while (end := next_offset(history, place, BatchLimits(rows=rows))) != place:
+        sink = Sink(home, SharedProgress(written))
+        sink.start()
+        sink.write(Batch.of("q1", {"S": (place, end)}, is_stateful=stateful), lambda _: [])
+        place, written = end, sink.progress
+        bindings.compact("S")
+    bindings.release("S", "sink/K")
+    bindings.compact("S")
+    with pytest.raises(SinkBindingsMissing):
+        Sink(home, SharedProgress(written)).start()
 
 
 def test_a_start_repairs_a_hold_that_was_not_moved(home: Home) -> None:
