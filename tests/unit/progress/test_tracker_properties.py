@@ -79,11 +79,12 @@ class Model:
     def take(self, report: Report) -> str:
         place = report.origin, report.sequence
         known = self.heard.get(place)
-        if known is not None and known.is_complete():
-            known.top = max(known.top, report.watermark)
-            return "duplicate"
         if known is not None and report.attempt < known.attempt:
             return "stale"
+        if known is not None and known.is_complete():
+            known.attempt = report.attempt
+            known.top = max(known.top, report.watermark)
+            return "duplicate"
         if known is None or report.attempt > known.attempt:
             known = self.heard[place] = ModelSequence(report.attempt)
         if not known.agrees(report.chunk, report.last):

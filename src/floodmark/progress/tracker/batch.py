@@ -7,7 +7,7 @@ they are found with numpy and added as runs. Only the rows of the others are pro
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,7 +16,7 @@ from floodmark._util.ints import INT64_MIN, check_int64
 from floodmark.errors import BatchInvalid, ChunkConflict, NumberOutOfRange
 from floodmark.progress.columns import Int64Array, int64_column, watermark_column
 from floodmark.progress.tracker.prefix import NO_WATERMARK, Prefix
-from floodmark.progress.tracker.sequences import OpenSequence, Run, run_index, runs_cover
+from floodmark.progress.tracker.sequences import FIRST_ATTEMPT, AttemptRun, OpenSequence, Run, run_index, runs_cover
 
 _SCATTERED: Final = 8
 """If runs are shorter than this on average, single sequences are cheaper."""
@@ -129,18 +129,29 @@ class BatchPlan:
     """What a batch would change in one prefix.
 
     Complete sequences are either in `runs` or, where they are scattered, in `singles`. `folded` are sequences that
-    waited singly before and are now part of those. `has_news` is false if the batch only repeats earlier reports.
+    waited singly before and are now part of those. `retried` are the ones that another attempt than the first has
+    completed. `repeats` are other reports of complete sequences, as (sequence, watermark, attempt). `has_news` is false
+    if the batch only repeats earlier reports.
     """
 
     runs: list[Run] = field(default_factory=list)
     singles: dict[int, int] = field(default_factory=dict)
     folded: list[int] = field(default_factory=list)
     drafts: dict[int, OpenSequence] = field(default_factory=dict)
-    repeats: list[tuple[int, int]] = field(default_factory=list)
+    retried: list[AttemptRun] = field(default_factory=list)
+    repeats: list[tuple[int, int, int]] = field(default_factory=list)
     passed_top: int = NO_WATERMARK
     duplicates: int = 0
     stale: int = 0
     has_news: bool = False
+
+
+class BatchChange(NamedTuple):
+    """What a batch has changed in one prefix: whether it grew, and how many rows were duplicates or stale."""
+
+    has_grown: bool
+    duplicates: int
+    stale: int
 
 
 def plan_batch(prefix: Prefix, reports: Reports, chunk_base: int) -> BatchPlan:
@@ -148,8 +159,7 @@ def plan_batch(prefix: Prefix, reports: Reports, chunk_base: int) -> BatchPlan:
     plan = BatchPlan()
     passed = reports.sequence < prefix.next
     if passed.any():
-        plan.duplicates = int(np.count_nonzero(passed))
-        plan.passed_top = int(reports.watermark[passed].max())
+        _plan_passed(prefix, plan, reports.where(passed))
         reports = reports.where(~passed)
     if not len(reports.sequence):
         return plan
@@ -159,6 +169,9 @@ def plan_batch(prefix: Prefix, reports: Reports, chunk_base: int) -> BatchPlan:
     waiting = _waiting_slots(prefix, plan, width, sequence_of)
     clean[waiting] = False
     plan.has_news = bool(clean.any())
+    if plan.has_news and (attempt := int(reports.attempt[0])) != FIRST_ATTEMPT:
+        sequence = _sequences_of(np.flatnonzero(clean), sequence_of)
+        plan.retried = [AttemptRun(start, end, attempt) for start, end in _ranges(sequence)]
     slow = ~clean[slot]
     top = _tops(reports, slot, width)
     # Sequences that wait singly in this range are treated as part of the batch.
@@ -172,29 +185,43 @@ def plan_batch(prefix: Prefix, reports: Reports, chunk_base: int) -> BatchPlan:
     return plan
 
 
-def apply_plan(prefix: Prefix, plan: BatchPlan) -> bool:
-    """Change `prefix` as planned; return whether it grew."""
-    before = prefix.next
+def apply_plan(prefix: Prefix, plan: BatchPlan) -> BatchChange:
+    """Change `prefix` as planned."""
+    before = prefix.next, prefix.duplicates, prefix.stale
     prefix.duplicates += plan.duplicates
     prefix.stale += plan.stale
     if plan.passed_top > prefix.watermark:
         prefix.watermark = plan.passed_top
     for sequence in plan.folded:
         del prefix.waiting[sequence]
+    for run in plan.retried:
+        prefix.attempts.assign(*run)
     runs = list(plan.runs)
     for sequence, draft in plan.drafts.items():
         partial = prefix.open.pop(sequence, None)
         prefix.chunks_ahead -= len(partial.ahead) if partial is not None else 0
         if draft.is_complete():
             runs.append(Run(sequence, sequence, draft.watermark, 0))
+            if draft.attempt != FIRST_ATTEMPT:
+                prefix.attempts.assign(sequence, sequence, draft.attempt)
         else:
             prefix.open[sequence] = draft
             prefix.chunks_ahead += len(draft.ahead)
     if runs or plan.singles:
         prefix.complete_many(runs, plan.singles)
-    for sequence, watermark in plan.repeats:
-        prefix.repeat(sequence, watermark)
-    return prefix.next > before
+    for sequence, watermark, attempt in plan.repeats:
+        prefix.repeat(sequence, watermark, attempt)
+    return BatchChange(prefix.next > before[0], prefix.duplicates - before[1], prefix.stale - before[2])
+
+
+def _plan_passed(prefix: Prefix, plan: BatchPlan, reports: Reports) -> None:
+    """Plan reports of sequences that the prefix has passed."""
+    if prefix.attempts.runs or (reports.attempt != FIRST_ATTEMPT).any():
+        columns = reports.sequence, reports.watermark, reports.attempt
+        plan.repeats += zip(*(column.tolist() for column in columns), strict=True)
+    else:
+        plan.duplicates = len(reports.sequence)
+        plan.passed_top = int(reports.watermark.max())
 
 
 def _refuse_if_full(prefix: Prefix, plan: BatchPlan) -> None:
@@ -298,8 +325,8 @@ def _plan_complete(plan: BatchPlan, clean: BoolArray, top: Int64Array, sequence_
     if not len(slots):
         return
     top = top[slots]
-    sequence = slots + sequence_of if isinstance(sequence_of, int) else sequence_of[slots]
-    breaks = np.flatnonzero(sequence[1:] - sequence[:-1] != 1) + 1
+    sequence = _sequences_of(slots, sequence_of)
+    breaks = _breaks(sequence)
     if _SCATTERED * len(breaks) > len(sequence) - (lead := int(breaks[0]) if len(breaks) else 0):
         plan.singles = dict(zip(sequence[lead:].tolist(), top[lead:].tolist(), strict=True))
         sequence, top, breaks = sequence[:lead], top[:lead], breaks[:0]
@@ -308,6 +335,24 @@ def _plan_complete(plan: BatchPlan, clean: BoolArray, top: Int64Array, sequence_
     falls[starts] = 0
     columns = sequence[starts], sequence[ends], np.maximum.reduceat(top, starts), np.add.reduceat(falls, starts)
     plan.runs = list(map(Run, *(column.tolist() for column in columns)))
+
+
+def _sequences_of(slots: Int64Array, sequence_of: Int64Array | int) -> Int64Array:
+    """Return the sequence of each slot, ascending."""
+    sequences: Int64Array = slots + sequence_of if isinstance(sequence_of, int) else sequence_of[slots]
+    return sequences
+
+
+def _breaks(sequence: Int64Array) -> Int64Array:
+    """Return where a new run begins, the first one left out."""
+    return np.flatnonzero(sequence[1:] - sequence[:-1] != 1) + 1
+
+
+def _ranges(sequence: Int64Array) -> Iterator[tuple[int, int]]:
+    """Yield the runs of at least one ascending sequence, as inclusive ranges."""
+    breaks = _breaks(sequence)
+    starts, ends = sequence[[0, *breaks]], sequence[[*(breaks - 1), -1]]
+    return zip(starts.tolist(), ends.tolist(), strict=True)
 
 
 def _plan_rows(prefix: Prefix, plan: BatchPlan, reports: Reports, chunk_base: int) -> None:
@@ -320,14 +365,15 @@ def _plan_rows(prefix: Prefix, plan: BatchPlan, reports: Reports, chunk_base: in
             draft = plan.drafts[sequence] = partial.copy()
         if draft is None:
             if prefix.is_complete(sequence):
-                plan.repeats.append((sequence, watermark))
+                plan.repeats.append((sequence, watermark, attempt))
             else:
                 plan.drafts[sequence] = OpenSequence(attempt, chunk_base, chunk, is_last, watermark)
-        elif draft.is_complete():
-            plan.duplicates += 1
-            draft.watermark = max(draft.watermark, watermark)
         elif attempt < draft.attempt:
             plan.stale += 1
+        elif draft.is_complete():
+            plan.duplicates += 1
+            draft.attempt = attempt
+            draft.watermark = max(draft.watermark, watermark)
         elif attempt > draft.attempt:
             plan.drafts[sequence] = OpenSequence(attempt, chunk_base, chunk, is_last, watermark)
         else:

@@ -97,8 +97,13 @@ class OriginRegistry:
         return self._codes
 
     def minimum(self) -> int:
-        """Return the minimum over the open origins; it never falls below `floor`."""
-        return max(self.floor, min((prefix.watermark for prefix in self.open.values()), default=NO_WATERMARK))
+        """Return the minimum over the open origins; it never falls below `floor`.
+
+        When all are closed, it is the highest of all, so that the order of closing makes no difference.
+        """
+        if self.open:
+            return max(self.floor, min(prefix.watermark for prefix in self.open.values()))
+        return max(self.floor, *(prefix.watermark for prefix in self.all.values()), NO_WATERMARK)
 
     def add(self, origin: Name, prefix: Prefix) -> None:
         """Add an origin. The minimum waits for it but does not fall."""
@@ -123,14 +128,16 @@ class OriginRegistry:
                 origin=origin,
             )
 
-    def merge(self, other: "OriginRegistry", chunk_base: int) -> None:
-        """Merge the state of `other`; on a contradiction nothing changes."""
+    def merge(self, other: "OriginRegistry", first: int, max_pending: int) -> None:
+        """Merge the state of `other`; on a contradiction nothing changes.
+
+        The floor of `other` is not merged: it was promised without the origins that only this registry knows.
+        """
         merged = {
-            origin: merge_prefix(self.all[origin], theirs, chunk_base) if origin in self.all else theirs.copy()
+            origin: merge_prefix(self.all.get(origin) or Prefix(first, NO_WATERMARK, max_pending), theirs)
             for origin, theirs in other.all.items()
         }
-        has_new_origins = not merged.keys() <= self.all.keys()
-        self.floor = max(self.minimum() if has_new_origins else self.floor, other.floor)
+        self.floor = self.minimum()
         closed = (self.all.keys() - self.open.keys()) | (other.all.keys() - other.open.keys())
         self.all |= merged
         self.open = {origin: prefix for origin, prefix in self.all.items() if origin not in closed}

@@ -7,7 +7,16 @@ from typing import Any, Final
 
 from floodmark._util.ints import INT64_MIN, check_int64
 from floodmark.errors import ChunkConflict, PendingLimitReached
-from floodmark.progress.tracker.sequences import OpenSequence, Run, insert_runs, run_index, runs_cover
+from floodmark.progress.tracker.sequences import (
+    FIRST_ATTEMPT,
+    AttemptRun,
+    Attempts,
+    OpenSequence,
+    Run,
+    insert_runs,
+    run_index,
+    runs_cover,
+)
 
 NO_WATERMARK: Final = INT64_MIN - 1
 """Below every time, so that the hot path compares only ints."""
@@ -40,6 +49,7 @@ class Prefix:
     """What one origin has completed. `next` is the first incomplete sequence, which holds back all after it."""
 
     __slots__ = (
+        "attempts",
         "chunks_ahead",
         "conflicts",
         "duplicates",
@@ -60,6 +70,7 @@ class Prefix:
         self.waiting: dict[int, int] = {}
         self.runs: list[Run] = []
         self.open: dict[int, OpenSequence] = {}
+        self.attempts = Attempts()
         self.chunks_ahead = 0
         self.duplicates = 0
         self.stale = 0
@@ -79,10 +90,10 @@ class Prefix:
         partial = self.open.get(sequence)
         if partial is None:
             if sequence < self.next or sequence in self.waiting or (self.runs and runs_cover(self.runs, sequence)):
-                return self.repeat(sequence, watermark)
+                return self.repeat(sequence, watermark, attempt)
             if is_last and chunk == chunk_base:
                 self._refuse_run_if_full(sequence)
-                return self.complete(sequence, watermark)
+                return self.complete(sequence, watermark, attempt)
             if len(self.open) + self.chunks_ahead >= self.max_pending:
                 self._refuse_chunk(sequence)
             partial = self.open[sequence] = OpenSequence(attempt, chunk_base, chunk, is_last, watermark)
@@ -101,7 +112,7 @@ class Prefix:
         if not partial.is_complete():
             return WAITING
         del self.open[sequence]
-        return self.complete(sequence, partial.watermark)
+        return self.complete(sequence, partial.watermark, attempt)
 
     def _report_chunk(self, partial: OpenSequence, sequence: int, chunk: int, is_last: bool, watermark: int) -> bool:
         ahead_before = len(partial.ahead)
@@ -120,8 +131,14 @@ class Prefix:
         self.chunks_ahead += len(partial.ahead) - ahead_before
         return is_new
 
-    def repeat(self, sequence: int, watermark: int) -> ReportOutcome:
-        """Process another report of a complete sequence."""
+    def repeat(self, sequence: int, watermark: int, attempt: int) -> ReportOutcome:
+        """Process another report of a complete sequence; one of an older attempt changes nothing."""
+        newest = self.attempts.of(sequence)
+        if attempt < newest:
+            self.stale += 1
+            return STALE
+        if attempt > newest:
+            self.attempts.assign(sequence, sequence, attempt)
         self.duplicates += 1
         if sequence < self.next:
             self.watermark = max(self.watermark, watermark)
@@ -133,8 +150,10 @@ class Prefix:
             self.runs[index] = run._replace(top=max(run.top, watermark))
         return DUPLICATE
 
-    def complete(self, sequence: int, watermark: int) -> ReportOutcome:
-        """Add a sequence that has just become complete."""
+    def complete(self, sequence: int, watermark: int, attempt: int) -> ReportOutcome:
+        """Add a sequence that this attempt has just completed."""
+        if attempt != FIRST_ATTEMPT:
+            self.attempts.assign(sequence, sequence, attempt)
         if sequence != self.next:
             if len(self.waiting) >= self.room:
                 self.pack()
@@ -220,14 +239,15 @@ class Prefix:
         twin.waiting = dict(self.waiting)
         twin.runs = list(self.runs)
         twin.open = {sequence: partial.copy() for sequence, partial in self.open.items()}
+        twin.attempts = Attempts(self.attempts.runs)
         twin.chunks_ahead = self.chunks_ahead
-        twin.duplicates, twin.stale, twin.conflicts, twin.falls = (
-            self.duplicates,
-            self.stale,
-            self.conflicts,
-            self.falls,
-        )
+        twin.take_counters(self)
         return twin
+
+    def take_counters(self, other: "Prefix") -> None:
+        """Set the counters to those of another prefix."""
+        for counter in _COUNTERS:
+            setattr(self, counter, getattr(other, counter))
 
     def refuse_if_overfull(self) -> None:
         """Raise an error if more than `max_pending` wait, as a batch could leave it."""
@@ -273,6 +293,7 @@ def save_prefix(prefix: Prefix) -> dict[str, Any]:
             [sequence, partial.attempt, partial.next, sorted(partial.ahead), partial.last, partial.watermark]
             for sequence, partial in sorted(prefix.open.items())
         ],
+        "attempts": [list(run) for run in prefix.attempts.runs],
         **{counter: getattr(prefix, counter) for counter in _COUNTERS},
     }
 
@@ -289,22 +310,28 @@ def load_prefix(state: dict[str, Any], max_pending: int) -> Prefix:
     for sequence, attempt, following, ahead, last, top in state["open"]:
         prefix.open[sequence] = OpenSequence.load(attempt, following, ahead, last, top)
         prefix.chunks_ahead += len(ahead)
+    # Snapshots of earlier releases have no attempts.
+    prefix.attempts = Attempts(
+        AttemptRun(*(check_int64(value, "attempt") for value in run)) for run in state.get("attempts", ())
+    )
     for counter in _COUNTERS:
         setattr(prefix, counter, check_int64(state[counter], counter))
     prefix.pack()
     return prefix
 
 
-def merge_prefix(ours: Prefix, theirs: Prefix, chunk_base: int) -> Prefix:
-    """Return the union of two prefixes; the counters are ours. Raises an error on a contradiction.
+def merge_prefix(ours: Prefix, theirs: Prefix) -> Prefix:
+    """Return the union of two prefixes; counters and limit are ours. Raises an error on a contradiction.
 
-    Order, grouping and repetition of merges make no difference: positions merge by union, watermarks by maximum.
+    Order and repetition of merges make no difference: positions merge by union, watermarks by maximum. Nor does
+    grouping, unless the trackers saw different attempts of a sequence: it is complete as soon as one attempt is.
     """
     ours.pack()
     theirs.pack()
     merged = ours.copy()
     merged.next = max(ours.next, theirs.next)
     merged.watermark = max(ours.watermark, theirs.watermark)
+    merged.attempts = ours.attempts.merged_with(theirs.attempts)
     merged.runs = _unite_runs([*ours.runs, *theirs.runs])
     while merged.runs and merged.runs[-1].start <= merged.next:
         run = merged.runs.pop()
@@ -312,19 +339,18 @@ def merge_prefix(ours: Prefix, theirs: Prefix, chunk_base: int) -> Prefix:
         merged.watermark = max(merged.watermark, run.top)
     for sequence, partial in theirs.open.items():
         mine = merged.open.get(sequence)
-        merged.open[sequence] = partial.copy() if mine is None else mine.merged_with(partial, chunk_base)
-    falls, duplicates = merged.falls, merged.duplicates
+        merged.open[sequence] = partial.copy() if mine is None else mine.merged_with(partial)
     for sequence, partial in sorted(merged.open.items()):
         if sequence < merged.next or runs_cover(merged.runs, sequence):
-            merged.repeat(sequence, partial.watermark)
+            merged.repeat(sequence, partial.watermark, partial.attempt)
             del merged.open[sequence]
         elif partial.is_complete():
             del merged.open[sequence]
-            merged.complete(sequence, partial.watermark)
+            merged.complete(sequence, partial.watermark, partial.attempt)
     merged.pack()
-    merged.falls, merged.duplicates = falls, duplicates
     merged.chunks_ahead = sum(len(partial.ahead) for partial in merged.open.values())
     merged.refuse_if_overfull()
+    merged.take_counters(ours)
     return merged
 
 

@@ -1,16 +1,23 @@
-"""What waits behind a gap: sequences with missing chunks, and runs of complete sequences.
+"""What waits behind a gap: sequences with missing chunks, and runs of complete sequences; and the attempts of both.
 
 A list of runs is descending, the lowest run last, so that closing a gap is a `pop`. Its size depends only on the gaps.
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
-from typing import NamedTuple
+from itertools import pairwise
+from typing import Final, NamedTuple
 
 from floodmark.errors import ChunkConflict
 
 _NO_CHUNKS: frozenset[int] = frozenset()
 """Shared by all sequences whose chunks arrive in order, which is most of them."""
+
+FIRST_ATTEMPT: Final = 0
+"""The attempt of a report that names none."""
+
+_MOST_ATTEMPT_RUNS: Final = 256
+"""How many runs of retried sequences are kept exactly."""
 
 
 class OpenSequence:
@@ -68,19 +75,27 @@ class OpenSequence:
         self.is_in_order = False
         return True
 
-    def merged_with(self, other: "OpenSequence", chunk_base: int) -> "OpenSequence":
-        """Return the union of both; the newer attempt wins."""
+    def merged_with(self, other: "OpenSequence") -> "OpenSequence":
+        """Return the union of both; the newer attempt wins. Raises `ChunkConflict` if they contradict each other."""
         if self.attempt != other.attempt:
             return max(self, other, key=_attempt_of).copy()
-        merged = self.copy()
-        others = [*range(chunk_base, other.next), *sorted(other.ahead)]
-        # Add the last chunk at the end, so that a contradiction on either side is found.
-        for chunk in others:
-            if chunk != other.last:
-                merged.report(chunk, False, other.watermark)
-        if other.last is not None:
-            merged.report(other.last, True, other.watermark)
-        return merged
+        last = other.last if self.last is None else self.last
+        if other.last is not None and other.last != last:
+            raise _chunk_conflict(f"Chunk {other.last} was reported as the last one, but {last} was the last one.")
+        for one in (self, other):
+            # Without a last chunk, all chunks of this side were reported as not the last one.
+            if last is not None and one.last is None and one.highest() >= last:
+                raise _chunk_conflict(f"Chunk {last} was reported as the last one, but a later one was reported.")
+        following = max(self.next, other.next)
+        ahead = self.ahead | other.ahead
+        while following in ahead:
+            following += 1
+        kept = [chunk for chunk in ahead if chunk > following]
+        return self.load(self.attempt, following, kept, last, max(self.watermark, other.watermark))
+
+    def highest(self) -> int:
+        """Return the highest chunk seen."""
+        return max(self.ahead, default=self.next - 1)
 
     def is_complete(self) -> bool:
         """Return whether every chunk up to the last has been seen."""
@@ -198,3 +213,83 @@ def runs_cover(runs: list[Run], sequence: int) -> bool:
 
 def _negated_start(run: Run) -> int:
     return -run.start
+
+
+class AttemptRun(NamedTuple):
+    """Complete sequences, `start` to `end` inclusive, that were completed or repeated by the same attempt."""
+
+    start: int
+    end: int
+    attempt: int
+
+
+class Attempts:
+    """The newest attempt of each complete sequence, kept as ascending runs of those that were retried.
+
+    Where there is no run, it is `FIRST_ATTEMPT`. Beyond 256 runs the lowest two become one with the higher attempt: a
+    report of an old sequence may then be called stale though it is not, and never the other way round.
+
+    >>> attempts = Attempts()
+    >>> attempts.assign(5, 9, 2)
+    >>> attempts.assign(8, 20, 3)
+    >>> attempts.runs
+    [AttemptRun(start=5, end=7, attempt=2), AttemptRun(start=8, end=20, attempt=3)]
+    >>> attempts.of(8), attempts.of(21)
+    (3, 0)
+    """
+
+    __slots__ = ("runs",)
+
+    def __init__(self, runs: Iterable[AttemptRun] = ()) -> None:
+        self.runs = list(runs)
+
+    def of(self, sequence: int) -> int:
+        """Return the newest attempt of a complete sequence."""
+        index = bisect_right(self.runs, sequence, key=_attempt_start) - 1
+        return self.runs[index].attempt if index >= 0 and sequence <= self.runs[index].end else FIRST_ATTEMPT
+
+    def assign(self, start: int, end: int, attempt: int) -> None:
+        """Set the attempt of the complete sequences from `start` to `end` inclusive."""
+        runs = self.runs
+        # The runs that overlap the range or touch it: only these change.
+        low = bisect_left(runs, start - 1, key=_attempt_end)
+        high = bisect_right(runs, end + 1, key=_attempt_start)
+        parts = [AttemptRun(run.start, min(run.end, start - 1), run.attempt) for run in runs[low:high]]
+        parts += [AttemptRun(start, end, attempt)]
+        parts += [AttemptRun(max(run.start, end + 1), run.end, run.attempt) for run in runs[low:high]]
+        changed: list[AttemptRun] = []
+        for part in parts:
+            if part.start > part.end or part.attempt == FIRST_ATTEMPT:
+                continue
+            before = changed[-1] if changed else None
+            if before is not None and before.end + 1 == part.start and before.attempt == part.attempt:
+                changed[-1] = before._replace(end=part.end)
+            else:
+                changed.append(part)
+        runs[low:high] = changed
+        while len(runs) > _MOST_ATTEMPT_RUNS:
+            lowest, second = runs[:2]
+            runs[:2] = [AttemptRun(lowest.start, second.end, max(lowest.attempt, second.attempt, FIRST_ATTEMPT))]
+
+    def merged_with(self, other: "Attempts") -> "Attempts":
+        """Return the higher attempt of each sequence.
+
+        >>> one, two = Attempts([AttemptRun(1, 5, 2)]), Attempts([AttemptRun(4, 8, 1)])
+        >>> one.merged_with(two).runs
+        [AttemptRun(start=1, end=5, attempt=2), AttemptRun(start=6, end=8, attempt=1)]
+        """
+        merged = Attempts(self.runs)
+        bounds = sorted({bound for run in (*self.runs, *other.runs) for bound in (run.start, run.end + 1)})
+        for run in other.runs:
+            inside = [run.start, *(bound for bound in bounds if run.start < bound <= run.end), run.end + 1]
+            for start, after in pairwise(inside):
+                merged.assign(start, after - 1, max(run.attempt, self.of(start)))
+        return merged
+
+
+def _attempt_start(run: AttemptRun) -> int:
+    return run.start
+
+
+def _attempt_end(run: AttemptRun) -> int:
+    return run.end

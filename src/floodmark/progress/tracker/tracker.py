@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,8 +14,7 @@ from floodmark.errors import BatchInvalid, InvalidOption, InvalidValue
 from floodmark.progress.tracker.batch import BatchPlan, Reports, apply_plan, check_from, check_reports, plan_batch
 from floodmark.progress.tracker.origins import OriginRegistry
 from floodmark.progress.tracker.prefix import ADVANCED, NO_WATERMARK, WAITING, Prefix, ReportOutcome
-
-_FIRST_ATTEMPT: Final = 0
+from floodmark.progress.tracker.sequences import FIRST_ATTEMPT
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +111,8 @@ class Tracker:
     ) -> ReportOutcome:
         """Process one report: `chunk` of `sequence` is done, with this watermark.
 
-        A report of a higher `attempt` restarts an incomplete sequence; one of a lower attempt is ignored.
+        A report of a higher `attempt` restarts an incomplete sequence; one of a lower attempt is ignored, also when the
+        sequence is complete.
 
         >>> tracker = Tracker(["p0"])
         >>> tracker.update("p0", 1, 1, True, 20)
@@ -139,10 +139,10 @@ class Tracker:
                             partial.watermark = watermark
                         if last:
                             del prefix.open[sequence]
-                            return prefix.complete(sequence, partial.watermark)
+                            return prefix.complete(sequence, partial.watermark, attempt)
                         return WAITING
                 # Identity is enough for this shortcut: small ints are shared, and others take the slow path below.
-                elif last and chunk is self._chunk_base and attempt is _FIRST_ATTEMPT:
+                elif last and chunk is self._chunk_base and attempt is FIRST_ATTEMPT:
                     if sequence == prefix.next:
                         if watermark > prefix.watermark:
                             prefix.watermark = watermark
@@ -209,10 +209,11 @@ class Tracker:
         plans = [
             (name, self._origins.all[name], self._plan(name, rows)) for name, rows in self._by_origin(origin, reports)
         ]
+        changes = {name: apply_plan(prefix, plan) for name, prefix, plan in plans}
         return BatchOutcome(
-            advanced=tuple([name for name, prefix, plan in plans if apply_plan(prefix, plan)]),
-            duplicates=sum(plan.duplicates + len(plan.repeats) for _, _, plan in plans),
-            stale=sum(plan.stale for _, _, plan in plans),
+            advanced=tuple([name for name, change in changes.items() if change.has_grown]),
+            duplicates=sum(change.duplicates for change in changes.values()),
+            stale=sum(change.stale for change in changes.values()),
         )
 
     def update_arrow(self, table: Any) -> BatchOutcome:
@@ -261,7 +262,12 @@ class Tracker:
     def merge(self, other: "Tracker") -> None:
         """Merge the state of `other` into this tracker: its origins, their progress, and which are closed.
 
-        Merging is a union: order, grouping and repetition make no difference. The statistics remain this tracker's.
+        Merging is a union of what is known about the origins: order, grouping and repetition make no difference to it.
+        (If trackers saw different attempts of a sequence, it is complete as soon as one attempt is, so grouping can.)
+
+        The watermark follows from that union, and never falls. A watermark that `other` reached without the origins of
+        this tracker is not taken over; one that this tracker reached before it knew an origin stays. So merge into a
+        tracker that has all origins from the start. The statistics remain this tracker's.
 
         >>> left, right = Tracker(["p0"]), Tracker(["p0"])
         >>> _ = left.update("p0", 1, 0, True, 10), right.update("p0", 2, 0, True, 20)
@@ -276,13 +282,13 @@ class Tracker:
                 rule="Trackers can be merged only if both start at the same numbers.",
                 remedy="Create both trackers with the same first and chunk_base.",
             )
-        self._origins.merge(other._origins, self._chunk_base)
+        self._origins.merge(other._origins, self._first, self._max_pending)
 
     @property
     def watermark(self) -> int | None:
-        """The minimum over all open origins; None while one of them has no watermark.
+        """The minimum over all open origins, None while one of them has no watermark; the highest when all are closed.
 
-        It never falls: not when an origin is added, and not when the last one is closed.
+        It never falls: not when an origin is added or merged, and not when the last one is closed.
         """
         return time_or_none(self._origins.minimum())
 
