@@ -47,8 +47,7 @@ def _signals(merged: Coalescer, action: str) -> tuple[Signal, ...]:
     if what == "remove":
         return merged.remove(name)
     if what == "event":
-        merged.event(name)
-        return ()
+        return merged.event(name)
     if what.startswith("add"):
         _, _, policy = what.partition(":")
         revived: Revived | None = "exclude" if policy == "exclude" else "hold" if policy == "hold" else None

@@ -161,6 +161,9 @@ class Coalescer:
             state = None
         if inputs.state[slot] != ACTIVE:
             self._revive(slot, now)
+            if state is not None:
+                state.set(slot, time, now)
+            return self._advance_all()
         if state is None:
             return ()
         state.set(slot, time, now)
@@ -186,9 +189,10 @@ class Coalescer:
         for key in columns:
             self._keys.check(key)
         rising = {key: self._check_rising(names, slots, key, column) for key, column in columns.items()}
-        for slot in slots[inputs.states()[slots] == IDLE_STATE].tolist():
+        revived = slots[inputs.states()[slots] == IDLE_STATE].tolist()
+        for slot in revived:
             self._revive(slot, now)
-        signals: list[Signal] = []
+        changed: list[KeyState] = []
         for key, column in columns.items():
             state = self._keys.get_or_create(key)
             if state is None:
@@ -196,22 +200,28 @@ class Coalescer:
             rises = rising[key]
             self._ignored += len(rises) - int(np.count_nonzero(rises))
             state.set_many(slots[rises], column[rises], now)
-            signals += state.advance()
-        return tuple(signals)
+            changed.append(state)
+        return self._advance_all() if revived else tuple([signal for state in changed for signal in state.advance()])
 
-    def event(self, name: Name, now: int | None = None) -> None:
+    def event(self, name: Name, now: int | None = None) -> tuple[Signal, ...]:
         """Note a row of an input, which makes the input active.
+
+        The input may be the first active one that has not fallen behind (`revived="exclude"`): then its watermark is
+        the new minimum.
 
         >>> merged = Coalescer(["p0", "p1"])
         >>> merged.idle("p0")
         ()
         >>> merged.event("p0")
+        ()
         >>> merged.watermark("p1", "order_time", 12)
         ()
         """
         slot = self._inputs.live_slot(name)
-        if self._inputs.state[slot] != ACTIVE:
-            self._revive(slot, check_now(now))
+        if self._inputs.state[slot] == ACTIVE:
+            return ()
+        self._revive(slot, check_now(now))
+        return self._advance_all()
 
     def idle(self, name: Name, now: int | None = None) -> tuple[Signal, ...]:
         """Ignore an input until it sends something again; calling it twice is no error.
@@ -415,13 +425,16 @@ class Coalescer:
 
     def _release(self) -> tuple[Signal, ...]:
         """Return the output after an input went idle, finished or was removed."""
-        states = self._keys.states.values()
         if not self._inputs.all_idle():
-            return tuple([signal for state in states for signal in state.advance()])
+            return self._advance_all()
         if self._is_idle:
             return ()
         self._is_idle = True
-        return (*(signal for state in states for signal in state.flush()), IDLE)
+        return (*(signal for state in self._keys.states.values() for signal in state.flush()), IDLE)
+
+    def _advance_all(self) -> tuple[Signal, ...]:
+        """Return the output on every key, after the set of inputs that take part has changed."""
+        return tuple([signal for state in self._keys.states.values() for signal in state.advance()])
 
 
 def _not_rising_error(name: Name, key: str, time: int, before: int) -> WatermarkNotRising:

@@ -57,14 +57,11 @@ class GroupedCoalescer:
 
     def watermark(self, group: Name, name: Name, key: str, time: int, now: int | None = None) -> GroupSignals:
         """Process a watermark of an input of a group."""
-        within = self._group(group).watermark(name, key, time, now)
-        self._merged.event(group, now)
-        return self._pass_on(group, within, now)
+        return self._pass_on(group, self._group(group).watermark(name, key, time, now), now, is_active=True)
 
-    def event(self, group: Name, name: Name, now: int | None = None) -> None:
+    def event(self, group: Name, name: Name, now: int | None = None) -> GroupSignals:
         """Note a row of an input of a group, which makes both active."""
-        self._group(group).event(name, now)
-        self._merged.event(group, now)
+        return self._pass_on(group, self._group(group).event(name, now), now, is_active=True)
 
     def idle(self, group: Name, name: Name, now: int | None = None) -> GroupSignals:
         """Ignore an input until it sends something again.
@@ -78,8 +75,8 @@ class GroupedCoalescer:
         """Ignore an input for good."""
         return self._pass_on(group, self._group(group).finish(name, now), now)
 
-    def add(self, group: Name, name: Name, now: int | None = None) -> None:
-        """Add an input to a group that has not finished."""
+    def add(self, group: Name, name: Name, now: int | None = None) -> GroupSignals:
+        """Add an input to a group that has not finished, which makes the group active."""
         inner = self._group(group)
         if inner.is_finished:
             raise InputFinished(
@@ -89,7 +86,7 @@ class GroupedCoalescer:
                 input=group,
             )
         inner.add(name, now=now)
-        self._merged.event(group, now)
+        return self._pass_on(group, (), now, is_active=True)
 
     def remove(self, group: Name, name: Name, now: int | None = None) -> GroupSignals:
         """Remove an input of a group. A group without inputs holds back the others until it gets one or is removed."""
@@ -182,13 +179,17 @@ class GroupedCoalescer:
             )
         return inner
 
-    def _pass_on(self, group: Name, within: tuple[Signal, ...], now: int | None) -> GroupSignals:
+    def _pass_on(
+        self, group: Name, within: tuple[Signal, ...], now: int | None, *, is_active: bool = False
+    ) -> GroupSignals:
         merged: list[Signal] = []
         for signal in within:
             if signal is IDLE:
                 merged += self._merged.idle(group, now)
             else:
                 merged += self._merged.watermark(group, signal.key, signal.time, now)
+        if is_active:
+            merged += self._merged.event(group, now)
         if self._groups[group].is_finished and self._merged.state_of(group) != "finished":
             merged += self._merged.finish(group, now)
         return GroupSignals(group, within, tuple(merged))

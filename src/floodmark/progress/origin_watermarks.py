@@ -221,8 +221,8 @@ class OriginWatermarks:
         check_int64(now, "now")
         checked = {key: check_int64(time, f"time on {key}") for key, time in self._check_keys(times).items()}
         checked_marks = {key: check_watermark(mark) for key, mark in self._check_keys(marks or {}).items()}
-        state = self._note_activity(origin, now)
-        signals: list[Signal] = []
+        signals = self._note_activity(origin, now)
+        state = self._origins[origin]
         for key, generator in self._generators.items():
             time, mark = checked.get(key), checked_marks.get(key)
             latest = max((value for value in (time, mark) if value is not None), default=None)
@@ -255,9 +255,9 @@ class OriginWatermarks:
         mark_columns = {key: watermark_column(column) for key, column in self._check_keys(marks or {}).items()}
         if not any(len(column) for column in (*columns.values(), *mark_columns.values())):
             return ()
-        state, limit = self._note_activity(origin, now), self._limit(now)
+        signals = self._note_activity(origin, now)
+        state, limit = self._origins[origin], self._limit(now)
         empty = np.empty(0, dtype=np.int64)
-        signals: list[Signal] = []
         for key, generator in self._generators.items():
             present = state.without_future(columns.get(key, empty), limit)
             present_marks = state.without_future(mark_columns.get(key, empty), limit)
@@ -411,11 +411,11 @@ class OriginWatermarks:
                 )
         return by_key
 
-    def _note_activity(self, origin: Name, now: int) -> OriginState:
-        self._merged.event(origin, now)
-        state = self._origins[origin]
-        state.hear(now)
-        return state
+    def _note_activity(self, origin: Name, now: int) -> list[Signal]:
+        """Make an origin active; return what that releases."""
+        signals = self._merged.event(origin, now)
+        self._origins[origin].hear(now)
+        return list(signals)
 
     def _limit(self, now: int) -> int | None:
         return None if self._future is None else now + self._future

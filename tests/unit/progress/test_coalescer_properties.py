@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from floodmark.errors import InputFinished, UnknownInput, WatermarkNotRising
@@ -84,7 +84,7 @@ class Model:
             return self.release()
         if kind == "event":
             self.revive(one)
-            return ()
+            return self.release()
         rises = key not in one.values or time > one.values[key]
         if not rises and not_rising == "fail":
             return "watermark-not-rising"
@@ -109,7 +109,9 @@ def play(merged: Coalescer, kind: str, name: str, key: str, time: int) -> tuple[
             return merged.finish(name)
         if kind == "remove":
             return merged.remove(name)
-        merged.event(name) if kind == "event" else merged.add(name)
+        if kind == "event":
+            return merged.event(name)
+        merged.add(name)
     except (InputFinished, UnknownInput, WatermarkNotRising) as error:
         return error.code
     except ValueError as error:
@@ -132,6 +134,17 @@ def by_key(outcome: tuple[Signal, ...] | str) -> object:
     st.sampled_from(["fail", "ignore"]),
     st.integers(0, 4),
     st.integers(0, 60),
+)
+@example(
+    actions=[
+        *(("watermark", name, "order_time", time) for name, time in [("p0", 11), ("p1", 1), ("p2", 2)]),
+        *((kind, name, "order_time", 0) for kind, name in [("idle", "p0"), ("idle", "p1"), ("event", "p1")]),
+        *((kind, name, "ship_time", 5) for kind, name in [("idle", "p2"), ("watermark", "p0")]),
+    ],
+    revived="exclude",
+    not_rising="fail",
+    inputs=3,
+    restart=60,
 )
 @settings(max_examples=examples(400))
 def test_every_history_gives_what_the_model_gives(
@@ -228,6 +241,16 @@ def test_a_batch_leaves_the_same_state_as_its_rows(
         assert (at_once.current(key), at_once.top(key)) == (one_by_one.current(key), one_by_one.top(key))
         for one in at_once.inputs:
             assert at_once.last_of(one, key) == one_by_one.last_of(one, key)
+
+
+def test_a_batch_that_revives_inputs_releases_all_keys() -> None:
+    merged = Coalescer(["p0", "p1", "p2"], revived="exclude")
+    merged.watermark_batch(["p0", "p1", "p2"], {"order_time": [20, 10, 12]})
+    for step, name in ((merged.idle, "p0"), (merged.idle, "p1"), (merged.event, "p1"), (merged.idle, "p2")):
+        step(name)
+    assert merged.current("order_time") == 12
+    assert merged.watermark_batch(["p0"], {"ship_time": [5]}) == (Watermark("order_time", 20),)
+    assert merged.watermark_batch(["p1"], {"ship_time": [7]}) == (Watermark("ship_time", 5),)
 
 
 def test_a_batch_that_fails_changes_nothing() -> None:

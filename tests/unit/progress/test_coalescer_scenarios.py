@@ -131,6 +131,19 @@ LAGGARDS: dict[str, tuple[Revived, str]] = {
         "exclude",
         "a 5 | b 9 -> 5 | a k1=1 | b k1=2 -> k1=1 | a idle -> 9, k1=2 | a k1=3 -> - | b k1=4 -> k1=3 | b 10 -> 10",
     ),
+    # An input that comes back and does not lag may be the only one that counts.
+    "exclude-event-releases": (
+        "exclude",
+        "c add | a 20 | b 10 | c 12 -> 10 | a idle -> - | b idle -> 12 | b event -> - | c idle -> - | a event -> 20",
+    ),
+    "exclude-other-key-releases": (
+        "exclude",
+        "c add | a 20 | b 10 | c 12 -> 10 | a idle -> - | b idle -> 12 | b event -> - | c idle -> - | a k1=1 -> 20",
+    ),
+    "exclude-own-key-releases-once": (
+        "exclude",
+        "c add | a 20 | b 10 | c 12 -> 10 | a idle -> - | b idle -> 12 | b event -> - | c idle -> - | a 25 -> 25",
+    ),
     "own-policy": ("hold", "c add:exclude | c idle | a 10 | b 10 -> 10 | c event | a 11 | b 11 -> 11"),
 }
 

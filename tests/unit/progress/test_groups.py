@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from floodmark.errors import FloodmarkError
-from floodmark.progress import IDLE, Coalescer, GroupedCoalescer, Watermark
+from floodmark.progress import IDLE, Coalescer, GroupedCoalescer, Revived, Watermark
 from support.merging_script import KEY, show
 
 
@@ -20,8 +20,7 @@ def play(edges: GroupedCoalescer, action: str) -> str:
     elif what == "remove":
         found = edges.remove(group, name)
     elif what == "event":
-        edges.event(group, name)
-        return "- / -"
+        found = edges.event(group, name)
     else:
         key, _, time = what.rpartition("=")
         found = edges.watermark(group, name, key or KEY, int(time))
@@ -82,6 +81,44 @@ def test_an_edge_that_has_finished_stays_so_when_its_queues_are_removed() -> Non
     assert [play(edges, step) for step in script][-2:] == ["- / -", "3 / 3"]
 
 
+# The queues of edge e and the edges a, b and c: the first two events make laggards, the last one releases.
+RELEASES = {
+    "within": (
+        {"e": ["a", "b", "c"]},
+        "e a 20 | e b 10 | e c 12 | e a idle | e b idle | e b event | e c idle | e a event -> 20 / 20",
+    ),
+    "merged": (
+        {"a": ["q"], "b": ["q"], "c": ["q"]},
+        "a q 20 | b q 10 | c q 12 | a q idle | b q idle | b q event | c q idle | a q event -> - / 20",
+    ),
+    "merged, by another key": (
+        {"a": ["q"], "b": ["q"], "c": ["q"]},
+        "a q 20 | b q 10 | c q 12 | a q idle | b q idle | b q event | c q idle | a q k1=1 -> k1=1 / 20",
+    ),
+    "merged, by a watermark that the edge waits with": (
+        {"a": ["q", "r"], "b": ["q"], "c": ["q"]},
+        "a q 20 | a r 21 | b q 10 | c q 12 | a q idle | a r idle | b q idle | b q event | c q idle |"
+        "a r k1=1 -> k1=1 / 21",
+    ),
+}
+
+
+@pytest.mark.parametrize(("groups", "script"), RELEASES.values(), ids=RELEASES)
+def test_an_edge_that_comes_back_releases_what_it_allows(groups: dict[str, list[str]], script: str) -> None:
+    edges = GroupedCoalescer(groups, revived="exclude")  # type: ignore[arg-type]
+    for step in script.split("|"):
+        action, _, expected = (part.strip() for part in step.partition("->"))
+        found = play(edges, action)
+        assert not expected or found == expected, action
+
+
+def test_a_new_queue_wakes_its_edge_and_releases_what_it_allows() -> None:
+    edges = GroupedCoalescer({"a": ["q"], "b": ["q"], "c": ["q"]}, revived="exclude")
+    for step in ["a q 20", "b q 10", "c q 12", "a q idle", "b q idle", "b q event", "c q idle"]:
+        play(edges, step)
+    assert edges.add("a", "r").merged == (Watermark(KEY, 20),)
+
+
 def test_queues_and_edges_come_and_go() -> None:
     edges = GroupedCoalescer({"e0": ["q0"]})
     edges.add("e0", "q1")
@@ -128,16 +165,15 @@ STEPS = st.lists(
 )
 
 
-@given(STEPS)
-def test_groups_of_one_merge_like_inputs(steps: list[tuple[str, str]]) -> None:
-    grouped = GroupedCoalescer({name: ["only"] for name in "abc"}, not_rising="ignore")
-    flat = Coalescer("abc", not_rising="ignore")
+@given(STEPS, st.sampled_from(["hold", "exclude"]))
+def test_groups_of_one_merge_like_inputs(steps: list[tuple[str, str]], revived: Revived) -> None:
+    grouped = GroupedCoalescer({name: ["only"] for name in "abc"}, revived=revived, not_rising="ignore")
+    flat = Coalescer("abc", revived=revived, not_rising="ignore")
     for name, what in steps:
         if flat.state_of(name) == "finished":
             continue
         if what == "event":
-            grouped.event(name, "only")
-            flat.event(name)
+            assert grouped.event(name, "only").merged == flat.event(name)
         elif what == "idle":
             assert grouped.idle(name, "only").merged == flat.idle(name)
         elif what == "done":
@@ -147,18 +183,16 @@ def test_groups_of_one_merge_like_inputs(steps: list[tuple[str, str]]) -> None:
             assert found.merged == flat.watermark(name, KEY, int(what))
 
 
-@given(STEPS)
-def test_one_group_merges_like_its_inputs(steps: list[tuple[str, str]]) -> None:
-    grouped = GroupedCoalescer({"edge": "abc"}, not_rising="ignore")
-    flat = Coalescer("abc", not_rising="ignore")
+@given(STEPS, st.sampled_from(["hold", "exclude"]))
+def test_one_group_merges_like_its_inputs(steps: list[tuple[str, str]], revived: Revived) -> None:
+    grouped = GroupedCoalescer({"edge": "abc"}, revived=revived, not_rising="ignore")
+    flat = Coalescer("abc", revived=revived, not_rising="ignore")
     for name, what in steps:
         if flat.state_of(name) == "finished":
             continue
         if what == "event":
-            grouped.event("edge", name)
-            flat.event(name)
-            continue
-        if what == "idle":
+            found, expected = grouped.event("edge", name), flat.event(name)
+        elif what == "idle":
             found, expected = grouped.idle("edge", name), flat.idle(name)
         elif what == "done":
             found, expected = grouped.finish("edge", name), flat.finish(name)

@@ -14,11 +14,13 @@ from floodmark.errors import FloodmarkError
 from floodmark.progress import (
     IDLE,
     BoundedDisorder,
+    Coalescer,
     Frame,
     Generator,
     Idleness,
     OriginWatermarks,
     Punctuated,
+    Revived,
     Signal,
     WallClockLag,
     Watermark,
@@ -202,6 +204,41 @@ def test_watermarks_rise_and_a_restart_makes_no_difference(
         assert outcomes[0] == outcomes[1]
         left += watermarks_of(outcomes[0])
     assert left == sorted(set(left))
+
+
+def test_an_origin_that_comes_back_releases_what_it_allows() -> None:
+    for last_row in ({}, {"t": 3}, {"u": 4}):
+        source = OriginWatermarks(
+            {"t": BoundedDisorder(0), "u": BoundedDisorder(0)}, origins="abc", now=0, revived="exclude"
+        )
+        for origin, time in {"a": 20, "b": 10, "c": 12}.items():
+            source.event(origin, {"t": time}, now=1)
+        source.declare_idle("a", now=2)
+        source.declare_idle("b", now=3)
+        source.event("b", {}, now=4)
+        source.declare_idle("c", now=5)
+        assert source.current("t") == 12
+        assert Watermark("t", 20) in source.event("a", last_row, now=6)
+        assert source.current("t") == 20
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["row", "rows", "idle"]), st.integers(0, 30))),
+    st.sampled_from(["hold", "exclude"]),
+)
+def test_origins_merge_like_the_inputs_of_a_coalescer(steps: list[tuple[str, str, int]], revived: Revived) -> None:
+    source = OriginWatermarks({"t": BoundedDisorder(0)}, origins="abc", now=0, revived=revived)
+    flat = Coalescer("abc", keys=["t"], revived=revived, not_rising="ignore")
+    for now, (origin, what, time) in enumerate(steps):
+        if what == "idle":
+            assert source.declare_idle(origin, now=now) == flat.idle(origin)
+            continue
+        if what == "row":
+            found = source.event(origin, {"t": time}, now=now)
+        else:
+            found = source.events(origin, {"t": [time]}, now=now)
+        assert found == (*flat.event(origin), *flat.watermark(origin, "t", time))
+        assert source.current("t") == flat.current("t")
 
 
 def test_columns_may_come_from_arrow() -> None:
