@@ -153,7 +153,7 @@ class GroupedCoalescer:
             "grouped-coalescer",
             revived=self._revived,
             not_rising=self._not_rising,
-            dropped=self._dropped,
+            dropped=list(self._dropped),
             merged=self._merged.snapshot(),
             groups=[[group, inner.snapshot()] for group, inner in self._groups.items()],
         )

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from floodmark._util.codec import Snapshot, new_snapshot, open_snapshot
-from floodmark._util.ints import INT64_MIN, check_int64, check_watermark
+from floodmark._util.ints import INT64_MAX, INT64_MIN, check_int64, check_watermark
 from floodmark._util.names import Name
-from floodmark.errors import InvalidOption, UnknownKey
+from floodmark.errors import InvalidOption, ReservedTime, UnknownKey
 from floodmark.progress.coalescer import Coalescer, Explanation
 from floodmark.progress.coalescer_state import Revived
 from floodmark.progress.columns import Int64Array, int64_column, watermark_column
@@ -114,10 +114,12 @@ class OriginState:
         self.future_rows = 0
         self.newest_future: int | None = None
 
-    def hear(self, now: int) -> None:
-        """Note that the origin was active."""
-        self.idle_cause = None
-        self.last_heard = max(self.last_heard, now)
+    def heard(self, now: int) -> "OriginState":
+        """Return a copy that was active now; rows are observed on it, and it counts when none of them was refused."""
+        active = OriginState(max(self.last_heard, now))
+        active.states = dict(self.states)
+        active.future_rows, active.newest_future = self.future_rows, self.newest_future
+        return active
 
     def is_future(self, latest: int, limit: int | None) -> bool:
         """Return whether a time lies beyond the limit; if so, count the row."""
@@ -140,7 +142,7 @@ class OriginState:
 
     def save(self) -> list[Any]:
         """Return everything except `last_heard`, which has no meaning after a restart."""
-        return [self.states, self.idle_cause, self.future_rows, self.newest_future]
+        return [dict(self.states), self.idle_cause, self.future_rows, self.newest_future]
 
     @classmethod
     def load(cls, saved: list[Any], now: int) -> "OriginState":
@@ -221,16 +223,16 @@ class OriginWatermarks:
         check_int64(now, "now")
         checked = {key: check_int64(time, f"time on {key}") for key, time in self._check_keys(times).items()}
         checked_marks = {key: check_watermark(mark) for key, mark in self._check_keys(marks or {}).items()}
-        signals = self._note_activity(origin, now)
-        state = self._origins[origin]
+        state, limit = self._origin(origin).heard(now), self._limit(now)
+        watermarks: dict[str, int | None] = {}
         for key, generator in self._generators.items():
             time, mark = checked.get(key), checked_marks.get(key)
             latest = max((value for value in (time, mark) if value is not None), default=None)
-            if latest is None or state.is_future(latest, self._limit(now)):
+            if latest is None or state.is_future(latest, limit):
                 continue
             state.states[key] = generator.observe(state.states.get(key), time, mark, now)
-            signals += self._advance(origin, key, now, cap=time)
-        return self._apply_frame(signals)
+            watermarks[key] = self._watermark(origin, key, state, now, cap=time)
+        return self._apply(origin, state, watermarks, now)
 
     def events(
         self,
@@ -255,8 +257,8 @@ class OriginWatermarks:
         mark_columns = {key: watermark_column(column) for key, column in self._check_keys(marks or {}).items()}
         if not any(len(column) for column in (*columns.values(), *mark_columns.values())):
             return ()
-        signals = self._note_activity(origin, now)
-        state, limit = self._origins[origin], self._limit(now)
+        state, limit = self._origin(origin).heard(now), self._limit(now)
+        watermarks: dict[str, int | None] = {}
         empty = np.empty(0, dtype=np.int64)
         for key, generator in self._generators.items():
             present = state.without_future(columns.get(key, empty), limit)
@@ -264,8 +266,9 @@ class OriginWatermarks:
             if not len(present) and not len(present_marks):
                 continue
             state.states[key] = _observe_all(generator, state.states.get(key), present, present_marks, now)
-            signals += self._advance(origin, key, now, cap=int(present.max()) if len(present) else None)
-        return self._apply_frame(signals)
+            cap = int(present.max()) if len(present) else None
+            watermarks[key] = self._watermark(origin, key, state, now, cap=cap)
+        return self._apply(origin, state, watermarks, now)
 
     def tick(self, now: int, *, caught_up: bool | Collection[Name] = False) -> tuple[Signal, ...]:
         """Advance the clock: silent origins that are `caught_up` (these, or all) may become idle.
@@ -276,12 +279,16 @@ class OriginWatermarks:
         ((), (IDLE,))
         """
         check_int64(now, "now")
+        # All watermarks are made before the first one counts, so that a refused one changes nothing.
+        watermarks = {
+            origin: {key: self._watermark(origin, key, state, now, cap=None) for key in self._generators}
+            for origin, state in self._origins.items()
+            if self._merged.state_of(origin) == "active"
+        }
         signals: list[Signal] = []
-        for origin, state in self._origins.items():
-            if self._merged.state_of(origin) != "active":
-                continue
-            for key in self._generators:
-                signals += self._advance(origin, key, now, cap=None)
+        for origin, times in watermarks.items():
+            state = self._origins[origin]
+            signals += self._advance(origin, times, now)
             is_caught_up = caught_up if isinstance(caught_up, bool) else origin in caught_up
             if is_caught_up and self._idleness.is_timed_out(state.last_heard, now):
                 state.idle_cause = "timeout"
@@ -291,6 +298,7 @@ class OriginWatermarks:
     def declare_idle(self, origin: Name, *, now: int) -> tuple[Signal, ...]:
         """Ignore an origin until it is active again; no effect if `Idleness.declared` is False."""
         state = self._origin(origin)
+        check_int64(now, "now")
         if not self._idleness.declared:
             return ()
         if self._merged.state_of(origin) == "active":
@@ -299,12 +307,14 @@ class OriginWatermarks:
 
     def finish(self, origin: Name, *, now: int) -> tuple[Signal, ...]:
         """Ignore an origin for good: it has ended."""
-        self._origin(origin).idle_cause = None
+        state = self._origin(origin)
+        check_int64(now, "now")
+        state.idle_cause = None
         return self._apply_frame(self._merged.finish(origin, now))
 
     def add(self, origin: Name, *, now: int) -> None:
         """Add an origin. Its idle timeout starts now, and every key waits for it."""
-        self._merged.add(origin, now=now)
+        self._merged.add(origin, now=check_int64(now, "now"))
         self._origins[origin] = OriginState(now)
 
     def remove(self, origin: Name) -> tuple[Signal, ...]:
@@ -394,6 +404,7 @@ class OriginWatermarks:
             restored._merged = Coalescer.restore(saved["merged"])
             restored._emitted = {check_key(key): check_watermark(time) for key, time in saved["let_out"].items()}
             restored._origins = {name: OriginState.load(state, now) for name, state in saved["origins"]}
+            restored._drop_endless_states(now)
         return restored
 
     def _origin(self, origin: Name) -> OriginState:
@@ -411,25 +422,47 @@ class OriginWatermarks:
                 )
         return by_key
 
-    def _note_activity(self, origin: Name, now: int) -> list[Signal]:
-        """Make an origin active; return what that releases."""
-        signals = self._merged.event(origin, now)
-        self._origins[origin].hear(now)
-        return list(signals)
+    def _drop_endless_states(self, now: int) -> None:
+        """Drop generator states that make int64 MAX: earlier releases kept them of a row that they refused."""
+        for state in self._origins.values():
+            for key, generator in self._generators.items():
+                if generator.watermark(state.states.get(key), now) == INT64_MAX:
+                    state.states.pop(key, None)
 
     def _limit(self, now: int) -> int | None:
         return None if self._future is None else now + self._future
 
-    def _advance(self, origin: Name, key: str, now: int, cap: int | None) -> tuple[Signal, ...]:
-        state = self._origins[origin]
+    def _watermark(self, origin: Name, key: str, state: OriginState, now: int, cap: int | None) -> int | None:
+        """Return the watermark that follows from a state, or None; raise an error if it is reserved."""
         time = self._generators[key].watermark(state.states.get(key), now)
         if time is None:
-            return ()
-        time = check_watermark(time if cap is None else min(time, cap))
-        last = self._merged.last_of(origin, key)
-        if last is not None and time <= last:
-            return ()
-        return self._merged.watermark(origin, key, time, now)
+            return None
+        time = check_int64(time if cap is None else min(time, cap), f"watermark on {key}")
+        if time == INT64_MAX:
+            raise ReservedTime(
+                f"The watermark of the origin {origin!r} on {key!r} would be int64 MAX.",
+                rule="int64 MAX is reserved: it would mean that no row ever comes again.",
+                remedy="Drop rows with that time, or set future=, which ignores rows too far ahead of now.",
+                origin=origin,
+                key=key,
+            )
+        return time
+
+    def _apply(
+        self, origin: Name, state: OriginState, watermarks: Mapping[str, int | None], now: int
+    ) -> tuple[Signal, ...]:
+        """Make an origin active and take its new state; nothing before this has changed anything."""
+        signals = list(self._merged.event(origin, now))
+        self._origins[origin] = state
+        return self._apply_frame([*signals, *self._advance(origin, watermarks, now)])
+
+    def _advance(self, origin: Name, watermarks: Mapping[str, int | None], now: int) -> list[Signal]:
+        signals: list[Signal] = []
+        for key, time in watermarks.items():
+            last = self._merged.last_of(origin, key)
+            if time is not None and (last is None or time > last):
+                signals += self._merged.watermark(origin, key, time, now)
+        return signals
 
     def _apply_frame(self, signals: Iterable[Signal]) -> tuple[Signal, ...]:
         emitted: list[Signal] = []

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floodmark.errors import FloodmarkError
+from floodmark.errors import FloodmarkError, NotInt64, ReservedTime
 from floodmark.progress import (
     IDLE,
     BoundedDisorder,
@@ -146,6 +146,103 @@ def test_bad_input_is_refused(action: Any) -> None:
 
 
 @dataclass(frozen=True)
+class Failing:
+    """A rule of the user's own that fails in one of its methods at the time 13."""
+
+    fails_in: str
+
+    def observe(self, state: Any, time: int | None, mark: int | None, now: int) -> Any:
+        if self.fails_in == "observe" and time == 13:
+            raise ZeroDivisionError
+        return time
+
+    def watermark(self, state: Any, now: int) -> int | None:
+        if self.fails_in == "watermark" and state == 13:
+            raise ZeroDivisionError
+        return None if state is None else int(state)
+
+
+LAST = 2**63 - 1
+REFUSED_ROWS: dict[str, tuple[Generator, int, type[Exception]]] = {
+    "MAX without a delay": (BoundedDisorder(0), LAST, ReservedTime),
+    "a rule that fails to observe": (Failing("observe"), 13, ZeroDivisionError),
+    "a rule that fails to answer": (Failing("watermark"), 13, ZeroDivisionError),
+}
+
+
+@pytest.mark.parametrize(("rule", "time", "error"), REFUSED_ROWS.values(), ids=REFUSED_ROWS)
+@pytest.mark.parametrize("is_batch", [False, True], ids=["row", "batch"])
+def test_a_refused_row_changes_nothing(rule: Generator, time: int, error: type[Exception], is_batch: bool) -> None:
+    rules = {"before": BoundedDisorder(0), "t": rule, "after": BoundedDisorder(0)}
+    source = OriginWatermarks(rules, origins=["p0", "p1"], now=0, future=None)
+    for origin in ("p0", "p1"):
+        source.event(origin, {"before": 5, "t": 5, "after": 5}, now=1)
+    source.declare_idle("p0", now=2)
+    before, activity = source.snapshot(), source.activity()
+    row = {"before": 9, "t": time, "after": 9}
+    with pytest.raises(error):
+        _ = source.events("p0", {k: [v] for k, v in row.items()}, now=3) if is_batch else source.event("p0", row, now=3)
+    assert source.snapshot() == before
+    assert source.activity() == activity
+    for going_on in (source, OriginWatermarks.restore(source.snapshot(), rules, now=3)):
+        assert going_on.tick(4) == ()
+        going_on.event("p0", {"before": 7, "t": 7, "after": 7}, now=5)
+        assert Watermark("t", 6) in going_on.event("p1", {"before": 6, "t": 6, "after": 6}, now=6)
+
+
+def test_rows_right_below_the_last_time_are_times_like_others() -> None:
+    source = OriginWatermarks({"t": BoundedDisorder(0), "u": BoundedDisorder(1)}, origins=["p0"], now=0)
+    assert source.event("p0", {"t": LAST - 1, "u": LAST}, now=1) == (Watermark("t", LAST - 1), Watermark("u", LAST - 1))
+    assert source.tick(2) == ()
+
+
+def test_a_row_at_the_last_time_is_ignored_as_future_where_there_is_a_limit() -> None:
+    source = OriginWatermarks({"t": BoundedDisorder(0)}, origins=["p0"], now=0, future=10)
+    assert source.event("p0", {"t": LAST}, now=1) == ()
+    assert source.events("p0", {"t": [LAST, 3]}, now=1) == (Watermark("t", 3),)
+    assert source.activity()["p0"].future_rows == 2
+
+
+def test_a_refused_tick_changes_nothing() -> None:
+    source = OriginWatermarks({"t": WallClockLag(0)}, origins=["p0", "p1"], now=0, idle=Idleness(timeout=5))
+    source.tick(3)
+    before = source.snapshot()
+    with pytest.raises(ReservedTime):
+        source.tick(LAST, caught_up=True)
+    assert source.snapshot() == before
+    assert source.tick(4) == (Watermark("t", 4),)
+
+
+def test_a_state_that_a_refused_row_left_in_an_earlier_release_is_dropped() -> None:
+    rules = {"t": BoundedDisorder(0)}
+    source = OriginWatermarks(rules, origins=["p0"], now=0)
+    source.event("p0", {"t": 5}, now=1)
+    kept = source.snapshot()
+    kept["origins"][0][1][0] = {"t": LAST}
+    restored = OriginWatermarks.restore(kept, rules, now=2)
+    assert restored.tick(3) == ()
+    assert restored.event("p0", {"t": 4}, now=3) == ()
+    assert restored.event("p0", {"t": 8}, now=3) == (Watermark("t", 8),)
+
+
+@pytest.mark.parametrize("now", [None, "x", 1.5, 2**63])
+def test_a_wrong_clock_is_refused_and_changes_nothing(now: Any) -> None:
+    source = OriginWatermarks({"t": BoundedDisorder(0)}, origins=["p0"], now=0)
+    before, activity = source.snapshot(), source.activity()
+    for action in (
+        lambda: source.add("p1", now=now),
+        lambda: source.declare_idle("p0", now=now),
+        lambda: source.finish("p0", now=now),
+        lambda: source.tick(now),
+        lambda: source.event("p0", {"t": 1}, now=now),
+        lambda: source.events("p0", {"t": [1]}, now=now),
+    ):
+        with pytest.raises(NotInt64):
+            action()
+    assert (source.snapshot(), source.activity()) == (before, activity)
+
+
+@dataclass(frozen=True)
 class Slowest:
     """A rule of the user's own without a batch form: the oldest of the last three rows."""
 
@@ -239,6 +336,16 @@ def test_origins_merge_like_the_inputs_of_a_coalescer(steps: list[tuple[str, str
             found = source.events(origin, {"t": [time]}, now=now)
         assert found == (*flat.event(origin), *flat.watermark(origin, "t", time))
         assert source.current("t") == flat.current("t")
+
+
+def test_a_snapshot_does_not_follow_later_rows() -> None:
+    source = OriginWatermarks(RULES, origins=["p0"], now=0)
+    source.event("p0", {"order_time": 5, "ship_time": 5}, now=1)
+    kept = source.snapshot()
+    text = json.dumps(kept)
+    source.event("p0", {"order_time": 9}, now=2)
+    source.drop_watermark("ship_time")
+    assert json.dumps(kept) == text
 
 
 def test_columns_may_come_from_arrow() -> None:
