@@ -86,11 +86,22 @@ class BoundStream:
         index = self.stream.marks_index()
         numbers = index.numbers()
         proposals = Proposals(history)
+        last = 0
         for number in numbers[:: max(1, -(-len(numbers) // _PAST_STEPS))]:
-            cut = index.entry(number).cut
-            for segment, end in expand_cut(layout, cut, ends).items():
-                proposals.propose(segment, min(end, ends.get(segment, 0)))
-            proposals.note_watermarks(_watermarks_at_cut(self.stream, layout, cut))
+            entry = index.entry_from(number)
+            if entry.seq == last:
+                # Retention has deleted several of the sample meanwhile.
+                continue
+            last = entry.seq
+            if max(entry.cut) >= len(layout.segments):
+                break
+            offsets = expand_cut(layout, entry.cut, ends)
+            if any(offset > ends[segment] for segment, offset in offsets.items()):
+                # The entry was written after the ends were read; the first tick binds up to it.
+                break
+            for segment, offset in offsets.items():
+                proposals.propose(segment, offset)
+            proposals.note_watermarks(_watermarks_at_cut(self.stream, layout, entry.cut))
             proposals.close(proposals.current_ts + 1)
         self.bindings.flush(self.source, proposals)
         return self.history()

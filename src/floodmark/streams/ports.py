@@ -231,6 +231,9 @@ class TransactionKeeper(Protocol):
 class MarksPages(MarksIndex, Protocol):
     """The marks log of a stream and key, with lookups and paging."""
 
+    def entry(self, number: int) -> MarkEntry:
+        """Return the entry with that number, or raise `UnknownName` if retention has deleted it."""
+
     def page(self, after: int, most: int) -> list[MarkEntry]:
         """Return at most `most` entries in order, starting after the number `after`."""
 

@@ -111,10 +111,10 @@ def test_entries_that_were_seen_are_not_asked_for_again() -> None:
     log = log_of([(number, number) for number in range(1, 400)])
     seen = CachedMarks(log)
     log.looks = 0
-    assert [seen.entry(5).lower for _ in range(9)] == [50] * 9
+    assert [seen.entry_from(5).lower for _ in range(9)] == [50] * 9
     assert (log.looks, len(seen.numbers())) == (1, 399)
     for number in range(1, 400):
-        seen.entry(number)
+        seen.entry_from(number)
     assert len(seen._entries) <= 256
     log.append(MarkEntry(400, EntryKind.WATERMARK, 4_000, 4_005, (), {0: 400, 1: 400}, at=0))
     assert len(seen.numbers()) == 399

@@ -19,7 +19,7 @@ from floodmark.streams.groups.requests import Bound, StreamBounds
 from floodmark.streams.groups.state import Checkpoint, GroupCut, StreamCut, StreamProgress
 from floodmark.streams.layout.layout import Layout
 from floodmark.streams.layout.positions import Position, Standing, check_cut, compare_to_cut
-from floodmark.streams.marks.log import LookupStatus, MarksIndex, ending_at, starting_at, time_at
+from floodmark.streams.marks.log import LookupStatus, MarkEntry, MarksIndex, ending_at, starting_at, time_at
 
 MarksByKey = Callable[[str], MarksIndex]
 """Returns the marks log of a stream for one of its keys."""
@@ -90,13 +90,11 @@ def starting_progress(
     places: dict[str, int] = {}
     times: dict[int, int] = {}
     for time_key in settings.keys:
-        index = marks(time_key)
-        place = _passed_entry(index, position, layout, bounds.start.places.get(time_key))
-        if place is not None:
-            places[time_key] = place
-            lower = index.entry(place).lower
-            if time_key == key and lower is not None:
-                times = dict.fromkeys(position, lower)
+        entry = _passed_entry(marks(time_key), position, layout, bounds.start.places.get(time_key))
+        if entry is not None:
+            places[time_key] = entry.seq
+            if time_key == key and entry.lower is not None:
+                times = dict.fromkeys(position, entry.lower)
     return StreamProgress(stream.name, stream.id, key, position, places, times=times, end=end, since=since, until=until)
 
 
@@ -167,13 +165,13 @@ def _end(bounds: StreamBounds, stream: StreamInfo, index: MarksIndex) -> tuple[d
     return check_cut(stream.layout, end.cut), None
 
 
-def _passed_entry(index: MarksIndex, position: Position, layout: Layout, stored: int | None) -> int | None:
+def _passed_entry(index: MarksIndex, position: Position, layout: Layout, stored: int | None) -> MarkEntry | None:
     """Return the newest entry that the position has passed: the `stored` one if it is valid, else by lookup."""
-    is_kept = stored is not None and stored in index.numbers()
-    if stored is not None and is_kept and compare_to_cut(layout, position, index.entry(stored).cut) is Standing.PASSED:
-        return stored
-    entry = time_at(index, position, layout).entry
-    return None if entry is None else entry.seq
+    if stored is not None and stored in index.numbers():
+        entry = index.entry_from(stored)
+        if entry.seq == stored and compare_to_cut(layout, position, entry.cut) is Standing.PASSED:
+            return entry
+    return time_at(index, position, layout).entry
 
 
 def _check_reached(where: LookupStatus, bounds: StreamBounds, time: int) -> None:

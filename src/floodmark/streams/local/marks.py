@@ -6,10 +6,9 @@ from sqlalchemy import Row, Select, bindparam, func, insert, select, update
 
 from floodmark._util.codec import from_json, to_json
 from floodmark.control import Home
-from floodmark.errors import UnknownName
 from floodmark.streams.layout.positions import load_position, save_position
 from floodmark.streams.local.tables import ENTRIES, MARKS
-from floodmark.streams.marks.log import EntryKind, MarkEntry
+from floodmark.streams.marks.log import EntryKind, MarkEntry, unknown_entry
 from floodmark.streams.marks.writer_record import WriterRecord, WriterState
 
 _E: Final = ENTRIES.c
@@ -24,7 +23,7 @@ _ENDS: Final = select(
     select(func.min(_E.seq)).where(*_OF_LOG).scalar_subquery().label("first"),
     select(func.max(_E.seq)).where(*_OF_LOG).scalar_subquery().label("last"),
 )
-_ENTRY: Final = select(ENTRIES).where(*_OF_LOG, _E.seq == bindparam("n"))
+_ENTRY_FROM: Final = select(ENTRIES).where(*_OF_LOG, _E.seq >= bindparam("n")).order_by(_E.seq).limit(1)
 _PAGE: Final = select(ENTRIES).where(*_OF_LOG, _E.seq > bindparam("after")).order_by(_E.seq).limit(bindparam("most"))
 
 
@@ -62,14 +61,16 @@ class MarksTable:
 
     def entry(self, number: int) -> MarkEntry:
         """Return the entry with a number, or raise `UnknownName`."""
-        entry = self._find(_ENTRY, n=number)
+        entry = self.entry_from(number)
+        if entry.seq != number:
+            raise unknown_entry(number)
+        return entry
+
+    def entry_from(self, number: int) -> MarkEntry:
+        """Return the first stored entry from a number on, or raise `UnknownName`."""
+        entry = self._find(_ENTRY_FROM, n=number)
         if entry is None:
-            raise UnknownName(
-                f"The marks log has no entry {number}.",
-                rule="Entries older than the stream's marks_retention are deleted, except the newest one.",
-                remedy="Take a number from numbers(), or set a longer marks_retention with alter().",
-                number=number,
-            )
+            raise unknown_entry(number)
         return entry
 
     def page(self, after: int, most: int) -> list[MarkEntry]:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from floodmark._util.codec import new_snapshot, open_snapshot
 from floodmark._util.ints import check_int64
-from floodmark.errors import InvalidValue
+from floodmark.errors import InvalidValue, UnknownName
 from floodmark.progress import Snapshot
 from floodmark.streams.layout.layout import Layout
 from floodmark.streams.layout.positions import (
@@ -150,8 +150,11 @@ class MarksIndex(Protocol):
     def numbers(self) -> range:
         """Return the numbers (`seq`) of all entries that are retained, of every kind."""
 
-    def entry(self, number: int) -> MarkEntry:
-        """Return the entry with that number."""
+    def entry_from(self, number: int) -> MarkEntry:
+        """Return the first retained entry from that number on, or raise `UnknownName`.
+
+        It has a later number if retention has deleted the entry since `numbers` was read.
+        """
 
 
 class MarksLog:
@@ -214,8 +217,15 @@ class MarksLog:
         return range(self._all[0].seq, self._all[-1].seq + 1) if self._all else range(0)
 
     def entry(self, number: int) -> MarkEntry:
-        """Return the entry with that number."""
-        return self._all[number - self._all[0].seq]
+        """Return the entry with that number, or raise `UnknownName`."""
+        place = number - self._all[0].seq if self._all else -1
+        if not 0 <= place < len(self._all):
+            raise unknown_entry(number)
+        return self._all[place]
+
+    def entry_from(self, number: int) -> MarkEntry:
+        """Return the first entry from that number on, or raise `UnknownName`."""
+        return self.entry(max(number, self._all[0].seq) if self._all else number)
 
     @property
     def last(self) -> MarkEntry | None:
@@ -226,9 +236,20 @@ class MarksLog:
         return self._watermarks[position] if 0 <= position < len(self._watermarks) else None
 
 
+def unknown_entry(number: int) -> UnknownName:
+    """Return the error for the number of an entry that is not in a marks log."""
+    return UnknownName(
+        f"The marks log has no entry {number}.",
+        rule="Entries older than the stream's marks_retention are deleted, except the newest one.",
+        remedy="Take a number from numbers(), or set a longer marks_retention with alter().",
+        number=number,
+    )
+
+
 def cut_at(index: MarksIndex, time: int) -> MarksLookup:
     """Return the newest watermark with `lower` <= `time`."""
-    entry, newest = index.newest_with_lower_at_most(check_int64(time, "time")), index.newest()
+    # Read the newest first: an entry appended in between then makes the result provisional, not wrong.
+    newest, entry = index.newest(), index.newest_with_lower_at_most(check_int64(time, "time"))
     if entry is None or newest is None or newest.lower is None:
         return MarksLookup(LookupStatus.BEFORE_FIRST)
     return MarksLookup(LookupStatus.AFTER_LAST if time > newest.lower else LookupStatus.INSIDE, entry)
@@ -239,7 +260,7 @@ def starting_at(index: MarksIndex, time: int) -> MarksLookup:
 
     A reader that starts there also reads rows before `time`, and filters them by their time.
     """
-    entry, newest = index.newest_with_upper_at_most(check_int64(time, "time")), index.newest()
+    newest, entry = index.newest(), index.newest_with_upper_at_most(check_int64(time, "time"))
     if entry is None or newest is None or newest.upper is None:
         return MarksLookup(LookupStatus.BEFORE_FIRST)
     return MarksLookup(LookupStatus.AFTER_LAST if time > newest.upper else LookupStatus.INSIDE, entry)
@@ -267,11 +288,22 @@ def time_at(index: MarksIndex, cut: Position, layout: Layout) -> MarksLookup:
     """
     position = check_cut(layout, cut)
     numbers = index.numbers()
-    passed = count_while(numbers, lambda n: compare_to_cut(layout, position, index.entry(n).cut) is Standing.PASSED)
-    if not passed:
+    passed: list[MarkEntry] = []
+
+    def is_passed(number: int) -> bool:
+        entry = index.entry_from(number)
+        # An entry with a segment that this layout lacks was written later than the layout was read.
+        is_later = max(entry.cut) >= len(layout.segments)
+        if is_later or compare_to_cut(layout, position, entry.cut) is not Standing.PASSED:
+            return False
+        passed.append(entry)
+        return True
+
+    count_while(numbers, is_passed)
+    newest = max(passed, key=lambda entry: entry.seq, default=None)
+    if newest is None:
         return MarksLookup(LookupStatus.BEFORE_FIRST)
-    where = LookupStatus.AFTER_LAST if passed == len(numbers) else LookupStatus.INSIDE
-    return MarksLookup(where, index.entry(numbers[passed - 1]))
+    return MarksLookup(LookupStatus.AFTER_LAST if newest.seq >= numbers[-1] else LookupStatus.INSIDE, newest)
 
 
 def count_while(numbers: range, holds: Callable[[int], bool]) -> int:

@@ -49,8 +49,8 @@ class NumberedEntries(Protocol):
     def numbers(self) -> range:
         """Return the numbers of all entries that are retained."""
 
-    def entry(self, number: int) -> MarkEntry:
-        """Return the entry with that number."""
+    def entry_from(self, number: int) -> MarkEntry:
+        """Return the first retained entry from that number on: retention may have deleted the entry itself."""
 
 
 class MovingWindow:
@@ -75,8 +75,11 @@ class MovingWindow:
     def __init__(self, index: NumberedEntries, place: int | None = None) -> None:
         """Start before the first entry, or at `place`, the number of the newest entry that was passed before."""
         self._index = index
-        self._newest = index.entry(place) if place is not None and place in index.numbers() else None
+        self._newest: MarkEntry | None = None
         self._bound: int | None = None
+        if place is not None and place in index.numbers():
+            entry = index.entry_from(place)
+            self._newest = entry if entry.seq == place else None
 
     @property
     def place(self) -> int | None:
@@ -99,13 +102,14 @@ class MovingWindow:
         bound = self._bound
         upper = None
         if bound is not None and bound in numbers:
-            upper = (entries[bound] if bound in entries else self._index.entry(bound)).upper
+            upper = (entries[bound] if bound in entries else self._index.entry_from(bound)).upper
         return None if lower is None and upper is None else TimeWindow(lower, upper)
 
     def _search(self, numbers: range, entries: dict[int, MarkEntry], position: Position, layout: Layout) -> None:
         """Find the newest entry that was passed, and the first that is entirely ahead (or the last entry).
 
-        The entries that were read are added to `entries`.
+        The entries that were read are added to `entries`, under the number they were read by: an entry that retention
+        has deleted meanwhile is represented by the first one that is left.
         """
         standings: dict[int, Standing] = {}
 
@@ -115,7 +119,7 @@ class MovingWindow:
         def standing(number: int) -> Standing:
             if number not in standings:
                 if number not in entries:
-                    entries[number] = self._index.entry(number)
+                    entries[number] = self._index.entry_from(number)
                 standings[number] = compare_to_cut(layout, position, entries[number].cut)
             return standings[number]
 
@@ -133,7 +137,8 @@ class MovingWindow:
         begun = _first_failing(range(start, numbers.stop), lambda number: standing(number) is not Standing.BEHIND)
         if passed - 1 in entries:
             self._newest = entries[passed - 1]
-        self._bound = numbers.stop if passed == numbers.stop else min(begun, numbers.stop - 1)
+            passed = self._newest.seq + 1
+        self._bound = passed if passed >= numbers.stop else min(begun, numbers.stop - 1)
 
 
 def _first_failing(numbers: range, holds: Callable[[int], bool]) -> int:
@@ -176,12 +181,12 @@ class CachedMarks:
         """Return the numbers of the entries at the last refresh."""
         return self._numbers
 
-    def entry(self, number: int) -> MarkEntry:
-        """Return the entry with that number; entries never change."""
+    def entry_from(self, number: int) -> MarkEntry:
+        """Return the first entry from that number on; entries never change."""
         if number not in self._entries:
             if len(self._entries) >= _CACHED_ENTRIES:
                 self._entries.clear()
-            self._entries[number] = self._index.entry(number)
+            self._entries[number] = self._index.entry_from(number)
         return self._entries[number]
 
 

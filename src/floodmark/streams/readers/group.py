@@ -408,8 +408,8 @@ def explain_group(
     """Return why the time window of a group in one stream and key is where it is."""
     numbers = window.marks.numbers()
     next_number = numbers.start if window.place is None else window.place + 1
-    entry = window.marks.entry(next_number) if next_number in numbers else None
-    newest = window.marks.entry(numbers[-1]).lower if numbers else None
+    entry = window.marks.entry_from(next_number) if next_number in numbers else None
+    newest = window.marks.entry_from(numbers[-1]).lower if numbers else None
     views = []
     for segment, offset in sorted(progress.position.items()):
         owner = state.owner((progress.name, segment))

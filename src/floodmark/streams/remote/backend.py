@@ -10,7 +10,7 @@ from floodmark.streams.definition import StreamInfo
 from floodmark.streams.groups.requests import GroupRef, NewGroup, News, Report, StreamBounds, Subscription
 from floodmark.streams.groups.state import GroupState
 from floodmark.streams.layout.positions import Position, save_position
-from floodmark.streams.marks.log import MarkEntry
+from floodmark.streams.marks.log import MarkEntry, unknown_entry
 from floodmark.streams.marks.watermark import WatermarkExplanation
 from floodmark.streams.marks.writer_record import MarkOutcome
 from floodmark.streams.ports import (
@@ -75,6 +75,13 @@ class RemoteMarks:
     def entry(self, number: int) -> MarkEntry:
         """Return the entry with a number."""
         return self._get(lambda value: MarkEntry.load(value["entry"]), number)
+
+    def entry_from(self, number: int) -> MarkEntry:
+        """Return the first stored entry from a number on, or raise `UnknownName`."""
+        page = self.page(number - 1, 1)
+        if not page:
+            raise unknown_entry(number)
+        return page[0]
 
     def page(self, after: int, most: int) -> list[MarkEntry]:
         """Return up to `most` entries after the number `after`, in order."""

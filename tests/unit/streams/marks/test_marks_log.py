@@ -2,6 +2,7 @@
 
 import time as clock
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -143,3 +144,33 @@ def test_a_long_log_is_searched_not_scanned() -> None:
     assert cut_at(log, 15_000).entry == log.entry(15_000)
     assert clock.perf_counter() - begun < 0.05
     assert Counted.looked < 25
+
+
+class GrowingLog:
+    """A marks log to which a controller appends entries between any two reads."""
+
+    def __init__(self, entries: list[MarkEntry], coming: list[MarkEntry]) -> None:
+        self._log = MarksLog(entries)
+        self._coming = coming
+
+    def __getattr__(self, name: str) -> Any:
+        def read(*args: Any) -> Any:
+            found = getattr(self._log, name)(*args)
+            while self._coming:
+                self._log.append(self._coming.pop(0))
+            return found
+
+        return read
+
+
+@pytest.mark.parametrize("look", [cut_at, starting_at])
+def test_a_lookup_is_not_final_if_it_misses_entries_that_came_meanwhile(look: Any) -> None:
+    growing: Any = GrowingLog([watermark(1, 10, 10, 100)], [watermark(2, 14, 14, 140), watermark(3, 20, 20, 200)])
+    assert show(look(growing, 15)) == "beyond 2"
+    assert show(look(growing, 15)) == "2"
+
+
+def test_an_entry_behind_a_scale_is_not_passed_by_a_cut_of_the_layout_before_it() -> None:
+    log = MarksLog([watermark(1, 10, 10, 100), MarkEntry(2, EntryKind.WATERMARK, 20, 20, ("w",), {1: 0, 2: 0}, at=2)])
+    assert show(time_at(log, {0: 999}, ONE)) == "1"
+    assert show(time_at(log, {1: 0, 2: 0}, ONE.split(0))) == "beyond 2"

@@ -1,6 +1,7 @@
 """Reader windows: the scenarios of the model system under Floodmark's rulings, and what holds for every reader."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from floodmark.errors import InvalidValue, PositionInvalid
 from floodmark.streams import EntryKind, Layout, MarkEntry, Position, TimeWindow
-from floodmark.streams.marks.log import MarksLog
+from floodmark.streams.marks.log import MarksLog, time_at
 from floodmark.streams.marks.windows import MovingWindow
 from support.streams.played_stream import Epoch, layout_of
 
@@ -135,3 +136,70 @@ def test_windows_never_fall_and_are_those_of_the_furthest_place(
         assert now[0] >= last[0]
         assert now[1] >= last[1]
         last = now
+
+
+class DeletingLog:
+    """A marks log from which retention deletes old entries between any two reads; the newest stays."""
+
+    def __init__(self, log: MarksLog, deletions: list[int]) -> None:
+        self._log = log
+        self._deletions = deletions
+        self._first = log.numbers().start
+
+    def numbers(self) -> range:
+        return range(self._first, self._log.numbers().stop)
+
+    def entry_from(self, number: int) -> MarkEntry:
+        if self._deletions:
+            self._first = min(self._first + self._deletions.pop(), self._log.numbers()[-1])
+        return self._log.entry_from(max(number, self._first))
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=12),
+    st.lists(OFFSETS, min_size=1, max_size=6),
+    st.lists(st.integers(0, 4)),
+)
+def test_entries_deleted_meanwhile_never_raise_a_window_too_far(
+    steps: list[tuple[int, int]], places: list[tuple[int, int]], deletions: list[int]
+) -> None:
+    marks: Marks = []
+    left = right = 0
+    for number, (one, other) in enumerate(steps):
+        left, right = left + one, right + other
+        marks.append((number, number + 3, {0: left, 1: right}))
+    log, layout = log_of(marks), Layout.create(2)
+    deleting = DeletingLog(log, deletions)
+    reader, exact = MovingWindow(deleting), MovingWindow(log)
+    last = -1
+    for one, other in places:
+        low, high = show(reader.advance({0: one, 1: other}, layout))
+        true_low, true_high = show(exact.advance({0: one, 1: other}, layout))
+        assert (-1 if low is None else low) <= (-1 if true_low is None else true_low)
+        assert high is None or (true_high is not None and high >= true_high)
+        assert last <= (-1 if low is None else low)
+        last = -1 if low is None else low
+        first = deleting.numbers().start
+        assert low == true_low or (true_low is not None and true_low + 1 < first), "what is left is found"
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=12),
+    OFFSETS,
+    st.lists(st.integers(0, 4)),
+)
+def test_the_time_at_a_cut_is_that_of_the_newest_entry_left(
+    steps: list[tuple[int, int]], place: tuple[int, int], deletions: list[int]
+) -> None:
+    marks: Marks = []
+    left = right = 0
+    for number, (one, other) in enumerate(steps):
+        left, right = left + one, right + other
+        marks.append((number, number + 3, {0: left, 1: right}))
+    log, layout, cut = log_of(marks), Layout.create(2), {0: place[0], 1: place[1]}
+    deleting: Any = DeletingLog(log, deletions)
+    found, exact = time_at(deleting, cut, layout).entry, time_at(log, cut, layout).entry
+    if found != exact:
+        assert exact is not None
+        assert exact.seq < deleting.numbers().start
+        assert found is None or found.seq < exact.seq
