@@ -26,8 +26,14 @@ def column_of(name: str) -> Column:
 
 
 def as_event_time(field: StructField) -> Column:
-    """Return the column as Spark's event-time column."""
-    return column_of(field.name).alias(field.name, metadata={**field.metadata, EVENT_TIME_METADATA: 0})
+    """Return the column as Spark's event-time column.
+
+    The condition is always true, but non-deterministic, so the optimizer pushes no operator below the select that has
+    this column. Below it the column is no event time: a `left_semi` join there keeps its state for ever, and a window
+    after the join closes never.
+    """
+    opaque = F.when(F.spark_partition_id() >= 0, column_of(field.name))
+    return opaque.alias(field.name, metadata={**field.metadata, EVENT_TIME_METADATA: 0})
 
 
 def require_streaming(df: DataFrame) -> None:

@@ -55,6 +55,14 @@ def joined(feed: StreamFeed, limits: Any) -> DataFrame:
     return left.join(right, near & (F.col("other") % 3 == F.col("id") % 3), "leftOuter").select("id", "t", "other", "u")
 
 
+def matched(feed: StreamFeed, limits: Any) -> DataFrame:
+    left = feed.read(late="strict", **limits).select("id", "t")
+    right = feed.read(late="strict", **limits).select(F.col("id").alias("other"), F.col("t").alias("u"))
+    near = (F.col("u") >= F.col("t")) & (F.col("u") <= F.col("t") + F.expr("INTERVAL 5 SECONDS"))
+    met = left.join(right, near & (F.col("other") % 3 == (F.col("id") + 1) % 3), "left_semi")
+    return met.groupBy(F.window("t", "10 seconds")).agg(F.count("*"), F.sum("id")).select("window.start", "sum(id)")
+
+
 def deduplicated(feed: StreamFeed, limits: Any) -> DataFrame:
     rows = feed.read(late="strict", settle=True, **limits).select("t")
     return rows.dropDuplicatesWithinWatermark(["t"])
@@ -65,7 +73,7 @@ def late(feed: StreamFeed, limits: Any) -> DataFrame:
 
 
 QUERIES: dict[str, Query] = {
-    query.__name__: query for query in (tumbling, still_open, chained, sessions, joined, deduplicated, late)
+    query.__name__: query for query in (tumbling, still_open, chained, sessions, joined, matched, deduplicated, late)
 }
 
 

@@ -83,6 +83,26 @@ def test_left_outer_join_with_marks_on_both_sides(spark: SparkSession, tmp_path:
     assert query.settle() == [alone, edge, met]
 
 
+def test_a_left_semi_join_forgets_its_rows_and_a_window_after_it_closes(
+    spark: SparkSession, tmp_path: Path, run: Run
+) -> None:
+    left_feed, right_feed = Feed(spark, tmp_path / "left"), Feed(spark, tmp_path / "right")
+    left = follow_marks(left_feed.frame(), "t", "mark").alias("l")
+    right = follow_marks(right_feed.frame(), "t", "mark").alias("r")
+    near = F.expr("l.key = r.key and r.t between l.t - interval 5 seconds and l.t + interval 5 seconds")
+    # The optimizer sees through selections of the user, too.
+    met = left.join(right, near, "left_semi").select("t", "key")
+    query = run(met.groupBy(F.window("t", "10 seconds")).count().select(seconds("window.start"), "count"))
+
+    left_feed.add(row(1), row(2), row(3, "alone"))
+    right_feed.add(row(4), row(5))
+    assert query.settle() == []
+    for feed in (left_feed, right_feed):
+        feed.add(mark(30))
+    assert query.settle() == [(0.0, 2)]
+    assert query.rows_in_state() == 0
+
+
 def test_a_restart_keeps_the_watermark(spark: SparkSession, feed: Feed, tmp_path: Path) -> None:
     counts = follow_marks(feed.frame(), "t", "mark").groupBy(F.window("t", "10 seconds")).count()
     result, checkpoint = str(tmp_path / "result"), str(tmp_path / "checkpoint")

@@ -97,6 +97,24 @@ def test_a_join_waits_for_the_slowest_origin_of_either_side(
     assert finish(joined) == sorted(met + alone, key=repr)
 
 
+def test_a_window_after_a_left_semi_join_closes(
+    spark: SparkSession, tmp_path: Path, finish: Finish, home: Path
+) -> None:
+    left, right = Orders(spark, tmp_path / "left"), Orders(spark, tmp_path / "right")
+    for side in (left, right):
+        side.add((1, "x"), (2, "y"))
+        side.add((98, "x"))
+        side.add((99, "x"))
+    sides = [
+        with_watermark(one.frame(), "t", home=home).select(F.col("t").alias(name), F.col("p").alias(who))
+        for one, name, who in ((left, "ordered", "buyer"), (right, "paid", "payer"))
+    ]
+    near = F.expr("buyer = payer and buyer = 'x' and paid between ordered and ordered + interval 5 seconds")
+    met = sides[0].join(sides[1], near, "left_semi")
+    windows = met.groupBy(F.window("ordered", "10 seconds")).count()
+    assert finish(windows.select(seconds("window.start"), "count")) == [(0, 1)]
+
+
 def test_windows_of_windows_close_in_turn(orders: Orders, finish: Finish, home: Path) -> None:
     orders.add((1, "a"), (2, "b"), (12, "a"))
     orders.add((60, "a"))

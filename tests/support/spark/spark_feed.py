@@ -106,5 +106,11 @@ class Running:
             for operator in progress.stateOperators
         )
 
+    def rows_in_state(self) -> int:
+        """Return how many rows all operators keep."""
+        progress = self.query.lastProgress
+        assert progress is not None
+        return sum(operator.numRowsTotal for operator in progress.stateOperators)
+
     def stop(self) -> None:
         self.query.stop()
