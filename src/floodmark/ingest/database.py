@@ -48,6 +48,8 @@ class SqlUrl:
         parts = parse_url(text.strip(), password)
         if parts.get_backend_name() in ("postgresql", "postgres"):
             parts = parts.update_query_dict({k: v for k, v in _POSTGRES_TIMEOUTS.items() if k not in parts.query})
+            # Statements are sent as UTF-8. A server that expects another encoding would read quotes in other places.
+            parts = parts.update_query_dict({"client_encoding": "UTF8"})
         rendered = parts.render_as_string(hide_password=False)
         # All forms in which a driver may print the password.
         secrets = {str(parts.password), quote(str(parts.password), safe=""), quote(str(parts.password), safe=" +")}

@@ -15,7 +15,7 @@ from floodmark.errors import InvalidOption, SourceAway, SourceFailed, SourceValu
 from floodmark.ingest import Secret, SqlSource
 from floodmark.ingest.extract.sql.split import SqlSplit
 from floodmark.testing import PostgresServer
-from support.ingest.sql_reading import between, clock, column_of, parts_of, postgres_run, table_of
+from support.ingest.sql_reading import HOSTILE_TEXTS, between, clock, column_of, parts_of, postgres_run, table_of
 
 BERLIN = "Europe/Berlin"
 
@@ -267,6 +267,33 @@ def test_a_query_that_names_its_range_and_unit_places_them_itself(url: str) -> N
     source = source_of(url, query=query, watermark=None)
     found = table_of(parts_of(source, between("2020-01-01", "2020-01-02"), {"id": 1}))
     assert found.to_pylist() == [{"many": 1, "who": 1}]
+
+
+@pytest.mark.parametrize("setting", ["on", "off"])
+@pytest.mark.parametrize("given", [{}, {"query": "SELECT *, {{unit.shop}} AS of FROM t WHERE shop = {{unit.shop}}"}])
+def test_a_unit_reads_its_own_rows_whatever_stands_in_it(
+    url: str, given: dict[str, Any], setting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGOPTIONS", f"-c standard_conforming_strings={setting}")
+    made(url, "CREATE TABLE t (at timestamp DEFAULT '2020-01-01', shop text, n int)")
+    with psycopg.connect(url.replace("+psycopg", "")) as connection, connection.cursor() as cursor:
+        cursor.executemany(
+            "INSERT INTO t (shop, n) VALUES (%s, %s)", [(text, n) for n, text in enumerate(HOSTILE_TEXTS)]
+        )
+    for number, text in enumerate(HOSTILE_TEXTS):
+        assert column_of(source_of(url, **given), "n", unit={"shop": text}) == [number], text
+
+
+def test_a_unit_does_not_leave_its_quotes_by_another_encoding(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made(url, "CREATE TABLE t (at timestamp, shop text)", "INSERT INTO t VALUES ('2020-01-01', 'secret')")
+    # Read as SJIS, the last byte of the letter and the first of two backslashes are one character.
+    monkeypatch.setenv("PGCLIENTENCODING", "SJIS")
+    assert column_of(source_of(url), "shop", unit={"shop": "\u0e01\\' OR shop = 'secret' -- "}) == []
+
+
+def test_a_number_in_a_unit_s_text_finds_a_column_of_numbers(url: str) -> None:
+    made(url, "CREATE TABLE t (at timestamp, id int)", "INSERT INTO t VALUES ('2020-01-01', 7), ('2020-01-01', 8)")
+    assert column_of(source_of(url), "id", unit={"id": "7"}) == [7]
 
 
 def test_a_time_that_no_calendar_has_fails_the_cell_and_its_column_is_named(url: str) -> None:

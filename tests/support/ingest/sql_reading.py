@@ -1,7 +1,8 @@
 """Sources to read by SQL, and what their parts give."""
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ from zoneinfo import ZoneInfo
 
 import psycopg
 import pyarrow as pa
+from sqlalchemy.dialects import registry
+from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 
 from floodmark.ingest import PlannedRange, Range, SqlSource, Unit
 from floodmark.ingest.extract.sql.split import SqlSplit, sql_splits
@@ -81,3 +84,29 @@ def postgres_run(url: str, *statements: str) -> None:
     with psycopg.connect(url, autocommit=True) as connection:
         for statement in statements:
             connection.execute(statement.encode())
+
+
+class ShopDialect(SQLiteDialect_pysqlite):
+    """A database that nobody has heard of; underneath it is SQLite."""
+
+    name = "shopdb"
+    supports_statement_cache = True
+
+
+@contextmanager
+def unknown_dialect() -> Iterator[str]:
+    """Make SQLAlchemy know a dialect that Floodmark does not; give the scheme of its URLs."""
+    # A module of tests has no name that could be imported.
+    registry.impls["shopdb"] = lambda: ShopDialect
+    try:
+        yield "shopdb"
+    finally:
+        del registry.impls["shopdb"]
+
+
+HOSTILE_TEXTS = (
+    "\\' OR 1=1 -- ", "' OR 1=1 -- ", "'' OR ''='", "\\", "\\\\' --", '" OR 1=1 --', "`", "]", "*/ OR 1=1 /*",
+    "\n OR 1=1 --", "x'; DROP TABLE t; --", "' UNION SELECT * FROM secrets --", "{{unit.id}}", ":text_0", "\\:text_0",
+    "?", "%s", "%(text_0)s", "%%", "$1", "$$", "é\u2019", "7", "",
+)  # fmt: skip
+"""Values of units that would be read as SQL if they were not quoted well, or as parameters of a driver."""

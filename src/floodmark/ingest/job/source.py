@@ -59,7 +59,11 @@ class SqlSource:
     """The column that ranges select by. None only if the query uses {{range.from}} and {{range.to}}."""
     table: str | None = None
     query: str | None = None
-    """Exactly one of table and query is set. {{range.from}}, {{range.to}} and {{unit.FIELD}} become literals."""
+    """Exactly one of table and query is set. {{range.from}}, {{range.to}} and {{unit.FIELD}} become values.
+
+    Such a variable stands by itself in a query, outside quotes and comments: LIKE '%' || {{unit.id}}. In the name of a
+    table, its value is a part of one name, also if it has a dot.
+    """
     password: Secret | None = None
     watermark_type: WatermarkType = "timestamp"
     pattern: str | None = None

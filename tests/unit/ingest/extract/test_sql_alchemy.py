@@ -10,34 +10,23 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 import pytest
 from sqlalchemy import types
-from sqlalchemy.dialects import registry
-from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 
 from floodmark.errors import SourceValueUnfit
 from floodmark.ingest import SqlSource
 from floodmark.ingest.extract.sql.alchemy import arrow_type, clean_values, inferred_columns
 from floodmark.ingest.extract.sql.columns import Column, to_arrow
-from support.ingest.sql_reading import between, clock, parts_of, sqlite_file, table_of
-
-
-class ShopDialect(SQLiteDialect_pysqlite):
-    """A database that nobody has heard of; underneath it is one that is there."""
-
-    name = "shopdb"
-    supports_statement_cache = True
+from support.ingest.sql_reading import between, clock, parts_of, sqlite_file, table_of, unknown_dialect
 
 
 @pytest.fixture
 def url(tmp_path: Path) -> Iterator[str]:
-    # The test's own module has no name that could be imported.
-    registry.impls["shopdb"] = lambda: ShopDialect
     made = sqlite_file(
         tmp_path / "t.db",
         "CREATE TABLE t (at BIGINT, n INTEGER, f FLOAT, d NUMERIC(6, 2), s VARCHAR, b BLOB, ok BOOLEAN)",
         rows=[(1577836800 + n, n, n / 2, "1.5", f"x{n}", b"y", n % 2) for n in range(10)],
     )
-    yield made.replace("sqlite:", "shopdb:", 1)
-    del registry.impls["shopdb"]
+    with unknown_dialect() as scheme:
+        yield made.replace("sqlite", scheme, 1)
 
 
 def source_of(url: str, **given: Any) -> SqlSource:

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from floodmark.errors import InvalidOption
 from floodmark.ingest import Range, SqlSource, Unit
-from floodmark.ingest.extract.sql.statements import ColumnSlice, Dialect, Statements
-from support.ingest.sql_reading import between, clock
+from floodmark.ingest.extract.sql.dialect import Dialect, split_texts
+from floodmark.ingest.extract.sql.statements import ColumnSlice, Statements
+from support.ingest.sql_reading import HOSTILE_TEXTS, between, clock
 
 DAY = between("2020-01-01", "2020-01-02")
 HOUR = between("2020-01-01T10:00", "2020-01-01T11:00")
@@ -66,12 +67,81 @@ def test_every_text_and_every_name_comes_through_sqlite_unchanged(text: str) -> 
     connection.close()
 
 
-@pytest.mark.parametrize("unit", [{"id": "a\0b"}])
-def test_a_nul_is_refused(unit: dict[str, Any]) -> None:
+@pytest.mark.parametrize("dialect", ["postgresql", "sqlite", "snowflake"])
+@pytest.mark.parametrize("text", ["a\0b", "\ud800"])
+def test_a_nul_and_half_a_surrogate_pair_are_refused(text: str, dialect: str) -> None:
     with pytest.raises(InvalidOption, match="NUL"):
-        statements(unit).rows(["*"])
+        statements({"id": text}, dialect=dialect).rows(["*"])
     with pytest.raises(InvalidOption, match="NUL"):
-        Dialect("sqlite").identifier("a\0")
+        Dialect(dialect).identifier(text)
+    with pytest.raises(InvalidOption, match="NUL"):
+        statements({"id": 7}, dialect=dialect, where="id = '\0' OR 1 = 1").rows(["*"])
+
+
+BINDING = ("sqlite", "mysql", "mariadb", "mssql", "oracle", "snowflake", "bigquery", "clickhouse", "databricks", "x")
+
+
+@pytest.mark.parametrize("dialect", BINDING)
+@pytest.mark.parametrize("value", HOSTILE_TEXTS)
+def test_a_text_of_a_unit_is_a_parameter_and_never_sql(dialect: str, value: str) -> None:
+    given: dict[str, Any] = {
+        "query": "SELECT * FROM a WHERE b LIKE '%' || {{unit.b}} || '%'",
+        "where": "c <> {{ unit.b }}",
+    }
+    found = statements({"b": value, "id": value}, dialect=dialect, watermark_type="epoch-seconds", **given)
+    harmless = statements({"b": "x", "id": "x"}, dialect=dialect, watermark_type="epoch-seconds", **given)
+    parts, texts = split_texts(found.rows(["*"]))
+    assert parts == split_texts(harmless.rows(["*"]))[0]
+    assert texts == [value] * 3
+
+
+@pytest.mark.parametrize("dialect", ["mssql", "oracle", "snowflake", "bigquery", "clickhouse", "x"])
+@pytest.mark.parametrize("value", HOSTILE_TEXTS)
+def test_a_text_is_no_literal_where_the_rules_for_quotes_are_not_known(dialect: str, value: str) -> None:
+    with pytest.raises(InvalidOption, match=f"cannot be written as a literal for {dialect}"):
+        Dialect(dialect).literal(value)
+
+
+def test_the_bounds_of_a_watermark_of_texts_are_parameters_too() -> None:
+    found = statements(dialect="snowflake", watermark_type="text", pattern="%Y%m%d")
+    assert split_texts(found.rows(["*"])) == (
+        ['SELECT * FROM "t" WHERE "at" >= ', ' AND "at" < ', ""],
+        ["20200101", "20200102"],
+    )
+
+
+@pytest.mark.parametrize("dialect", ["snowflake", "bigquery", "clickhouse", "databricks", "x"])
+@pytest.mark.parametrize("name", ['a"b', "a`b", "a\\", "a'b", "a]b", "a\nb"])
+def test_a_name_with_a_quote_is_refused_where_the_rules_for_quotes_are_not_known(dialect: str, name: str) -> None:
+    with pytest.raises(InvalidOption, match=f"the database is {dialect}"):
+        statements({"id": name}, dialect=dialect, table="t_{{unit.id}}").rows(["*"])
+
+
+@pytest.mark.parametrize(
+    ("dialect", "name", "written"),
+    [
+        ("mssql", "a]b[", "[a]]b[]"),
+        ("mysql", "a`\\", "`a``\\`"),
+        ("oracle", 'a"', '"a"""'),
+        ("databricks", "a b", "`a b`"),
+        ("snowflake", "ä b", '"ä b"'),
+    ],
+)
+def test_a_name_is_quoted_as_the_database_reads_it(dialect: str, name: str, written: str) -> None:
+    assert Dialect(dialect).identifier(name) == written
+
+
+@pytest.mark.parametrize(
+    ("table", "value", "written"),
+    [
+        ("t_{{unit.id}}", "x.secrets", '"t_x.secrets"'),
+        ("shop.{{ unit.id }}", "a.b", '"shop"."a.b"'),
+        ("{{unit.id}}.{{unit.id}}_lines", 'e"u', '"e""u"."e""u_lines"'),
+        ("a.b.c", "x", '"a"."b"."c"'),
+    ],
+)
+def test_a_unit_gives_a_part_of_one_name_of_a_table(table: str, value: str, written: str) -> None:
+    assert statements({"id": value}, table=table).relation == written
 
 
 @pytest.mark.parametrize(
@@ -114,10 +184,78 @@ def test_the_fallback_counts_where_the_watermark_is_null() -> None:
     assert found.rows(["*"], nulls=True) == 'SELECT * FROM "t" WHERE COALESCE("at", "made") IS NULL'
 
 
-@pytest.mark.parametrize("text", ["'{{range.from}}'", "'{{ unit.id }}", "{{unit.id}}'"])
-def test_a_variable_in_quotes_is_refused(text: str) -> None:
-    with pytest.raises(InvalidOption, match="stands in quotes"):
-        statements({"id": 7}, query=f"SELECT * FROM a WHERE b = {text}").rows(["*"])
+ENCLOSED = {
+    "sqlite": (
+        "'{{range.from}}'", "'{{ unit.id }}", "{{unit.id}}'", "'%-{{unit.id}}-%'", "'it''s {{unit.id}}'",
+        '"{{unit.id}}"', "`x{{unit.id}}`", "[x {{unit.id}}]", "1 -- {{unit.id}}", "1 -- it's {{unit.id}}",
+        "1 /* {{unit.id}} */",
+        "1 /* it's\n {{unit.id}} */", "'--' -- {{unit.id}}", "'/*' || ' {{unit.id}}'", '"a\'b" || \'{{unit.id}}\'',
+        "'\\' || '{{unit.id}}'", "1 /* /* */ || '*/ {{unit.id}}'", "'' || ' {{unit.id}} ",
+    ),
+    "postgresql": (
+        "'%-{{unit.id}}-%'", "$$ {{unit.id}} $$", "$a$ $b$ {{unit.id}} $a$", "1 /* /* */ {{unit.id}} */",
+        r"E'\' {{unit.id}} '", "e'x''{{unit.id}}'", r"'\' || ' {{unit.id}}'", "U&'{{unit.id}}'", "1 --\r-- {{unit.id}}",
+    ),
+    "mysql": (r"'\' {{unit.id}} '", r'"\" {{unit.id}} "', "1 # {{unit.id}}", "`a\\` || ' {{unit.id}} '"),
+    "mssql": ("[a]] {{unit.id}}]", "1 /* /* */ {{unit.id}} */", "N'{{unit.id}}'"),
+    "oracle": ("q'[it's {{unit.id}}]'", "Nq'!it's {{unit.id}}!'", "q'{ {{unit.id}} }'"),
+    "snowflake": (
+        "'{{unit.id}}'", r"'\' {{unit.id}} '", "$$ {{unit.id}} $$", "1 # {{unit.id}}", "[ {{unit.id}} ]",
+        "` {{unit.id}} `",
+        "\'\'\' a \' {{unit.id}} \'\'\'",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("option", ["query", "where"])
+@pytest.mark.parametrize(("dialect", "text"), [(name, text) for name, texts in ENCLOSED.items() for text in texts])
+def test_a_variable_in_quotes_or_in_a_comment_is_refused(dialect: str, text: str, option: str) -> None:
+    given: dict[str, Any] = (
+        {"where": f"b = {text}"} if option == "where" else {"query": f"SELECT * FROM a WHERE b = {text}"}
+    )
+    with pytest.raises(InvalidOption, match=r"stands in (quotes|a comment)") as caught:
+        statements({"id": "x"}, dialect=dialect, **given).rows(["*"])
+    assert caught.value.fields == {"option": option}
+
+
+OUTSIDE = {
+    "sqlite": (
+        "'it''s' || {{unit.id}} || '--'", "{{unit.id}} -- it's", "/* it's */ {{unit.id}}", "1 -- x\n+ {{unit.id}}",
+        "'\\' || {{unit.id}}", "b LIKE 'a\\_' ESCAPE '\\' AND b = {{unit.id}}", '"a\'b" = {{unit.id}}',
+        "({{unit.id}},{{unit.id}})",
+        "1-{{unit.id}}", "x'00' || {{unit.id}}", "/* /* */ {{unit.id}}",
+    ),
+    "postgresql": (
+        "data #>> '{a}' = {{unit.id}}", "ARRAY[{{unit.id}}]", "{{unit.id}}::int", "$$it's$$ || {{unit.id}}",
+        r"E'it\'s' || {{unit.id}}",
+        r"'\' || {{unit.id}}", "/* /* */ */ {{unit.id}}",
+        "a$b$ = {{unit.id}} AND c$b$ = 1", "data->>{{unit.id}}",
+    ),
+    "mysql": (r"'it\'s' || {{unit.id}}", '"it\'s" || {{unit.id}}', "1 # it's\n + {{unit.id}}"),
+    "mssql": ("[it's] = {{unit.id}}",),
+    "oracle": ("q'[it's]' || {{unit.id}}",),
+    "snowflake": ("'it''s' || {{unit.id}}", "f({{unit.id}}, 7)", "/* all */ {{unit.id}}"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("dialect", "text"), [(name, text) for name, texts in OUTSIDE.items() for text in texts])
+def test_a_variable_outside_quotes_and_comments_becomes_its_value(dialect: str, text: str) -> None:
+    written = statements({"id": 7}, dialect=dialect, query=f"SELECT {text}").relation
+    assert written.startswith(f"(SELECT {text.replace('{{unit.id}}', '7')}\n)")
+
+
+@pytest.mark.parametrize(
+    "text", ["E{{unit.id}}", "t_{{unit.id}}", "{{unit.id}}_t", "{{unit.id}}{{unit.id}}", "@{{unit.id}}"]
+)
+def test_a_variable_that_touches_a_word_is_refused(text: str) -> None:
+    with pytest.raises(InvalidOption, match="touches"):
+        statements({"id": "x"}, query=f"SELECT {text}").rows(["*"])
+
+
+@pytest.mark.parametrize("dialect", ["postgresql", "sqlite", "snowflake"])
+def test_a_minus_before_a_negative_number_does_not_begin_a_comment(dialect: str) -> None:
+    written = statements({"n": -7}, dialect=dialect, where="a = 5-{{unit.n}} AND b = 1").rows(["*"])
+    assert "(a = 5- -7 AND b = 1\n)" in written
 
 
 def test_a_field_that_the_unit_does_not_have_is_refused() -> None:

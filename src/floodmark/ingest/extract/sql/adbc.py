@@ -11,8 +11,8 @@ from adbc_driver_manager import Error, dbapi
 from floodmark.errors import SourceFailed
 from floodmark.ingest.database import SqlUrl, source_error
 from floodmark.ingest.extract.sql.columns import SQLITE_SAMPLES, Column, sqlite_columns, value_unfit_error
-from floodmark.ingest.extract.sql.statements import Dialect
-from floodmark.ingest.job.source import SqlSource
+from floodmark.ingest.extract.sql.dialect import Dialect, split_texts
+from floodmark.ingest.extract.sql.statements import Statements
 
 
 class AdbcConnection:
@@ -48,7 +48,7 @@ class AdbcConnection:
     def fetch_all(self, statement: str) -> list[tuple[Any, ...]]:
         """Return all rows of a small result."""
         with self.errors(), self._connection.cursor() as cursor:
-            cursor.execute(statement)
+            _execute(cursor, statement)
             return list(cursor.fetchall())
 
     def first_row(self, statement: str) -> tuple[Any, ...] | None:
@@ -62,7 +62,7 @@ class AdbcConnection:
         with self._connection.cursor() as cursor:
             with self.errors():
                 cursor.adbc_statement.set_options(**self._options)
-                cursor.execute(statement)
+                _execute(cursor, statement)
                 reader = cursor.fetch_record_batch()
             yield reader
 
@@ -81,6 +81,11 @@ class AdbcConnection:
         self._stack.close()
 
 
+def _execute(cursor: dbapi.Cursor, statement: str) -> None:
+    parts, texts = split_texts(statement)
+    cursor.execute("?".join(parts), texts or None)
+
+
 BATCH_ROWS: Final = 16_384
 _MISMATCH: Final = re.compile(r"Type mismatch in column (\d+): (.*)")
 
@@ -90,11 +95,10 @@ class SqliteReader(AdbcConnection):
 
     dialect = Dialect("sqlite")
 
-    def __init__(self, url: SqlUrl, source: SqlSource, zone: str) -> None:
+    def __init__(self, url: SqlUrl) -> None:
         """Connect."""
         from adbc_driver_sqlite import StatementOptions, dbapi
 
-        self._source, self._zone = source, zone
         options = {StatementOptions.BATCH_ROWS.value: str(BATCH_ROWS)}
         super().__init__(url, lambda: dbapi.connect(url.for_sqlite, autocommit=True), options)
         try:
@@ -103,9 +107,9 @@ class SqliteReader(AdbcConnection):
             self.__exit__()
             raise
 
-    def columns(self, relation: str) -> list[Column]:
+    def columns(self, statements: Statements) -> list[Column]:
         """Return the declared columns."""
-        return sqlite_columns(self.fetch_all, relation, self._source, self._zone)
+        return sqlite_columns(self.fetch_all, statements)
 
     def batches(self, statement: str, columns: list[Column]) -> Iterator[pa.RecordBatch]:
         """Yield batches of some thousand rows."""

@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
-from sqlalchemy import Connection, CursorResult, inspect, text, types
+from sqlalchemy import Connection, CursorResult, bindparam, inspect, text, types
 from sqlalchemy.exc import SQLAlchemyError
 
 from floodmark.errors import SourceFailed
@@ -26,8 +26,8 @@ from floodmark.ingest.extract.sql.columns import (
     to_arrow,
     value_unfit_error,
 )
-from floodmark.ingest.extract.sql.statements import Dialect
-from floodmark.ingest.job.source import SqlSource
+from floodmark.ingest.extract.sql.dialect import POSTGRES_SETTINGS, Dialect, split_texts
+from floodmark.ingest.extract.sql.statements import Statements
 
 BATCH_ROWS: Final = 16_384
 _UNDECODED: Final = re.compile("Could not decode to UTF-8 column '(.*)' with text")
@@ -41,9 +41,9 @@ _POSTGRES_TYPES: Final = (
 class AlchemyReader:
     """Reads any database that SQLAlchemy supports."""
 
-    def __init__(self, url: SqlUrl, source: SqlSource, zone: str) -> None:
+    def __init__(self, url: SqlUrl, zone: str) -> None:
         """Connect."""
-        self._url, self._source, self._zone = url, source, zone
+        self._url, self._zone = url, zone
         self._engine = open_engine(url.for_reading)
         self.dialect = Dialect(self._engine.dialect.name)
         try:
@@ -51,27 +51,27 @@ class AlchemyReader:
                 self._connection: Connection = self._engine.connect()
                 if self.dialect.name == "postgresql":
                     self._connection = self._connection.execution_options(postgresql_readonly=True)
-                    self._run("SELECT set_config('TimeZone', 'UTC', true)").close()
+                    self._run(f"SELECT {POSTGRES_SETTINGS}").close()
         except BaseException:
             self._engine.dispose()
             raise
 
-    def columns(self, relation: str) -> list[Column]:
+    def columns(self, statements: Statements) -> list[Column]:
         """Return the declared columns; for a query, those inferred from its first rows."""
         if self.dialect.name == "sqlite":
-            return sqlite_columns(self._fetch_all, relation, self._source, self._zone)
+            return sqlite_columns(self._fetch_all, statements)
         with self._errors():
-            result = self._run(f"SELECT * FROM {relation} WHERE 1 = 0")
+            result = self._run(f"SELECT * FROM {statements.relation} WHERE 1 = 0")
             names = list(result.keys())
             description = list(result.cursor.description) if result.cursor is not None else []
             result.close()
         if self.dialect.name == "postgresql" and all(hasattr(column, "type_code") for column in description):
             return self._postgres_columns(description)
-        if self._source.table is not None:
+        if statements.table is not None:
             with self._errors():
-                return declared_columns(self._connection, self._source.table, names)
+                return declared_columns(self._connection, statements.table, names)
         with self._errors():
-            result = self._run(f"SELECT * FROM {relation}", stream=True)
+            result = self._run(f"SELECT * FROM {statements.relation}", stream=True)
             rows = result.fetchmany(BATCH_ROWS)
             result.close()
         return inferred_columns(names, rows)
@@ -131,9 +131,15 @@ class AlchemyReader:
             return [tuple(row) for row in result.fetchall()] if result.returns_rows else []
 
     def _run(self, statement: str, *, stream: bool = False) -> CursorResult[Any]:
+        parts, texts = split_texts(statement)
         # Escape colons, which would start a bind parameter.
+        escaped = [part.replace(":", r"\:") for part in parts]
+        named = [f"{part}:text_{number}" for number, part in enumerate(escaped[:-1])]
+        clause = text("".join((*named, escaped[-1])))
+        # Without a type, a text reaches the driver as it is, and the database converts it as it does a literal.
+        values = [bindparam(f"text_{number}", value, types.NullType()) for number, value in enumerate(texts)]
         options = {"stream_results": True, "yield_per": BATCH_ROWS} if stream else {}
-        return self._connection.execute(text(statement.replace(":", r"\:")), execution_options=options)
+        return self._connection.execute(clause.bindparams(*values), execution_options=options)
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -152,10 +158,10 @@ class AlchemyReader:
             self._engine.dispose()
 
 
-def declared_columns(connection: Connection, table: str, names: Sequence[str]) -> list[Column]:
+def declared_columns(connection: Connection, table: Sequence[str], names: Sequence[str]) -> list[Column]:
     """Return the columns of a table or a view, in the order of `names`."""
-    schema, _, relation = table.rpartition(".")
-    described = inspect(connection).get_columns(relation, schema or None)
+    *schema, relation = table
+    described = inspect(connection).get_columns(relation, ".".join(schema) or None)
     declared = {str(column["name"]): column["type"] for column in described}
     return [Column(name, arrow_type(declared.get(name)), str(declared.get(name, ""))) for name in names]
 

@@ -53,7 +53,8 @@ import pyarrow.compute as pc
 from floodmark._util.text import did_you_mean
 from floodmark.errors import DuplicateName, SourceValueUnfit, UnknownColumn
 from floodmark.ingest.calendar.clock import micros_to_wall
-from floodmark.ingest.job.source import SqlSource
+from floodmark.ingest.extract.sql.dialect import without_texts
+from floodmark.ingest.extract.sql.statements import Statements
 
 MAX_DIGITS: Final = 38
 """The most digits of a decimal; numbers with more are read as text."""
@@ -341,20 +342,19 @@ SQLITE_SAMPLES: Final = {pa.int64(): "0", pa.float64(): "0.0", pa.string(): "''"
 """A literal of each received type. The ADBC driver infers the type of a column from the first rows."""
 
 
-def sqlite_columns(
-    run: Callable[[str], list[tuple[Any, ...]]], relation: str, source: SqlSource, zone: str
-) -> list[Column]:
+def sqlite_columns(run: Callable[[str], list[tuple[Any, ...]]], statements: Statements) -> list[Column]:
     """Return the columns of a table or query as SQLite declares them; `run` runs a statement and returns its rows."""
+    source, dialect, relation = statements.source, statements.dialect, statements.relation
     run(f"SELECT * FROM {relation} LIMIT 0")  # raises a clear error for a wrong table or query
     run(f"DROP VIEW IF EXISTS temp.{_SQLITE_VIEW}")
-    run(f"CREATE TEMP VIEW {_SQLITE_VIEW} AS SELECT * FROM {relation}")
+    run(f"CREATE TEMP VIEW {_SQLITE_VIEW} AS SELECT * FROM {without_texts(relation)}")  # a view takes no parameters
     kinds = {str(name): str(kind) for _, name, kind, *_ in run(f"PRAGMA temp.table_info({_SQLITE_VIEW})")}
-    if source.table is not None:
+    if statements.table is not None:
         # For a column without a type, newer versions of SQLite report BLOB in a view.
-        schema, dot, table = relation.rpartition(".")
-        described = run(f"PRAGMA {schema}{dot}table_xinfo({table})")
+        *schema, table = map(dialect.identifier, statements.table)
+        described = run(f"PRAGMA {'.'.join([*schema, 'table_xinfo'])}({table})")
         kinds |= {str(name): str(kind) for _, name, kind, *_ in described if name in kinds}
-    columns = [sqlite_column(name, kind, zone) for name, kind in kinds.items()]
+    columns = [sqlite_column(name, kind, statements.zone) for name, kind in kinds.items()]
     epoch = source.watermark if source.watermark_type.startswith("epoch") else None
     return [
         Column(column.name, pa.int64(), column.declared)

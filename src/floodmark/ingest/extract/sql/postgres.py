@@ -14,11 +14,12 @@ from adbc_driver_manager import dbapi
 from floodmark.ingest.database import SqlUrl
 from floodmark.ingest.extract.sql.adbc import AdbcConnection
 from floodmark.ingest.extract.sql.columns import Column, postgres_column
-from floodmark.ingest.extract.sql.statements import Dialect
+from floodmark.ingest.extract.sql.dialect import POSTGRES_SETTINGS, Dialect
+from floodmark.ingest.extract.sql.statements import Statements
 
 BATCH_BYTES: Final = 8 << 20
 
-_READ_ONLY: Final = "SELECT set_config('transaction_read_only', 'on', true), set_config('TimeZone', 'UTC', true)"
+_READ_ONLY: Final = f"SELECT set_config('transaction_read_only', 'on', true), {POSTGRES_SETTINGS}"
 _UNKNOWN_TYPE: Final = "unnamed<oid"
 _MOST_DATABASES: Final = 16
 
@@ -35,15 +36,16 @@ class PostgresReader(AdbcConnection):
         super().__init__(url, lambda: _DATABASE_CACHE.connect(url.for_libpq), options)
         self._begin_read_only()
 
-    def columns(self, relation: str) -> list[Column]:
+    def columns(self, statements: Statements) -> list[Column]:
         """Return the columns, as PostgreSQL describes them."""
-        fields = list(self.schema(f"SELECT * FROM {relation}"))
+        statement = f"SELECT * FROM {statements.relation}"
+        fields = list(self.schema(statement))
         if self._was_cached and any(_UNKNOWN_TYPE in str(field.metadata) for field in fields):
             # The type may have been created after the driver read the types of the database.
             _DATABASE_CACHE.evict(self.url.for_libpq)
             self.reconnect()
             self._begin_read_only()
-            fields = list(self.schema(f"SELECT * FROM {relation}"))
+            fields = list(self.schema(statement))
         return [_column(field) for field in fields]
 
     def _begin_read_only(self) -> None:

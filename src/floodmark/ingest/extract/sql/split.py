@@ -18,7 +18,8 @@ from floodmark.ingest.extract.sql.columns import (
     select_columns,
     watermark_type_of,
 )
-from floodmark.ingest.extract.sql.statements import ColumnSlice, Dialect, Statements
+from floodmark.ingest.extract.sql.dialect import Dialect
+from floodmark.ingest.extract.sql.statements import ColumnSlice, Statements
 from floodmark.ingest.job.source import SqlSource
 from floodmark.ingest.job.unit import Unit
 from floodmark.ingest.planning.plan import PlannedRange
@@ -32,8 +33,8 @@ class SqlReader(Protocol):
         """The SQL dialect of the database."""
         ...
 
-    def columns(self, relation: str) -> list[Column]:
-        """Return the columns of a table, a view or a query, as the database declares them."""
+    def columns(self, statements: Statements) -> list[Column]:
+        """Return the columns of the table, view or query of the statements, as the database declares them."""
         ...
 
     def first_row(self, statement: str) -> tuple[Any, ...] | None:
@@ -68,7 +69,7 @@ class SqlSplit:
         """Yield the source's current rows, read by one statement. The schema does not depend on them."""
         with open_reader(self.source, self.zone) as reader:
             statements = self._statements(reader)
-            declared = reader.columns(statements.relation)
+            declared = reader.columns(statements)
             columns = select_columns(
                 declared, statements.required_columns, self.source.columns, _relation_text(self.source)
             )
@@ -131,7 +132,7 @@ def _split_by_time(whole: SqlSplit) -> list[SqlSplit]:
 def _split_by_column(whole: SqlSplit, column: str) -> list[SqlSplit]:
     with open_reader(whole.source, whole.zone) as reader:
         statements = whole._statements(reader)
-        declared = reader.columns(statements.relation)
+        declared = reader.columns(statements)
         select_columns(declared, statements.required_columns, (), _relation_text(whole.source))
         _check_watermark(reader, statements, declared)
         ends = reader.first_row(statements.min_max(column)) or (None, None)
@@ -231,10 +232,10 @@ def open_reader(source: SqlSource, zone: str) -> SqlReader:
     if url.is_sqlite and _has_driver("adbc_driver_sqlite"):
         from floodmark.ingest.extract.sql.adbc import SqliteReader
 
-        return SqliteReader(url, source, zone)
+        return SqliteReader(url)
     from floodmark.ingest.extract.sql.alchemy import AlchemyReader
 
-    return AlchemyReader(url, source, zone)
+    return AlchemyReader(url, zone)
 
 
 def _has_driver(package: str) -> bool:

@@ -1,115 +1,26 @@
 """The SQL statements that read a split.
 
-Values are written into the text as literals, because PostgreSQL's COPY takes no parameters. So every value of a job or
-a unit is quoted by `Dialect`, and nowhere else.
+Every value of a job or a unit is written by `Dialect`, and nowhere else: a statement may contain bound texts, which the
+reader separates with `split_texts`.
 """
 
 import re
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
 from typing import Any, Final
 
 from floodmark.errors import InvalidOption
 from floodmark.ingest.calendar.ranges import Range
+from floodmark.ingest.extract.sql.dialect import Dialect, Enclosure
 from floodmark.ingest.job.source import SqlSource, first_value_at
 from floodmark.ingest.job.unit import Unit
 from floodmark.ingest.job.variables import variable_names
 
-_VARIABLE: Final = re.compile(r"('?)\{\{\s*((?:range|unit)\.[^{}]*?)\s*\}\}('?)")
-
-
-@dataclass(frozen=True, slots=True)
-class Dialect:
-    """The SQL dialect of a database, by its name in SQLAlchemy.
-
-    >>> print(Dialect("postgresql").table('shop.Order "x" lines'))
-    "shop"."Order ""x"" lines"
-    >>> print(Dialect("sqlite").equals("name", "it's"))
-    "name" = 'it''s'
-    """
-
-    name: str
-
-    def identifier(self, name: str) -> str:
-        """Return a quoted name of a column, which keeps its case and special characters."""
-        _refuse_nul(name)
-        if self.name == "mssql":
-            return "[" + name.replace("]", "]]") + "]"
-        quote = "`" if self.name in (*_BACKSLASH_ESCAPES, "bigquery", "hive", "databricks") else '"'
-        return quote + name.replace(quote, quote * 2) + quote
-
-    def table(self, name: str) -> str:
-        """Return a quoted name of a table; a dot separates schema and table."""
-        return ".".join(self.identifier(part) for part in name.split("."))
-
-    def literal(self, value: Any) -> str:
-        r"""Return a value as an SQL literal.
-
-        >>> print(*(Dialect("postgresql").literal(value) for value in (None, True, 7, 0.5, "a", "\\")))
-        NULL TRUE 7 0.5 'a' E'\\'
-        >>> print(Dialect("postgresql").literal(datetime(2020, 1, 2, 3, 4)))
-        TIMESTAMP '2020-01-02 03:04:00.000000'
-        """
-        if value is None:
-            return "NULL"
-        if isinstance(value, bool):
-            return str(int(value)) if self.name in _NO_BOOLEANS else str(value).upper()
-        if isinstance(value, int | float):
-            return repr(value)
-        if isinstance(value, datetime):
-            return self._timestamp(value)
-        if isinstance(value, date):
-            return f"'{value.isoformat()}'" if self.name in ("sqlite", "mssql") else f"DATE '{value.isoformat()}'"
-        return self._text(str(value))
-
-    def equals(self, column: str, value: Any) -> str:
-        """Return the condition that a column has this value; None means NULL."""
-        name = self.identifier(column)
-        return f"{name} IS NULL" if value is None else f"{name} = {self.literal(value)}"
-
-    def between(self, expression: str, lo: Any, hi: Any) -> str:
-        """Return the condition `lo <= expression < hi`.
-
-        SQLite stores times as texts; they are compared as times whether date and time are separated by T or a space,
-        and with any number of digits.
-
-        >>> Dialect("sqlite").between("t", datetime(2020, 1, 1), datetime(2020, 1, 2))
-        "t >= '2020-01-01' AND t < '2020-01-02'"
-        """
-        if self.name != "sqlite" or not isinstance(lo, datetime):
-            return f"{expression} >= {self.literal(lo)} AND {expression} < {self.literal(hi)}"
-        exact = f"rtrim(replace({expression}, 'T', ' '), 'Z')"
-        conditions = []
-        for sign, bound, another_day in ((">=", lo, "{0} >= '{2}'"), ("<", hi, "{0} < '{1}'")):
-            if len(_shortest_text(bound)) == len("2020-01-01"):
-                conditions.append(f"{expression} {sign} {self.literal(bound)}")
-                continue
-            # Compare by days first, for which SQLite can use an index; only rows of the bound's own day need more.
-            day, next_day = bound.date().isoformat(), (bound + timedelta(days=1)).date().isoformat()
-            conditions.append(f"{expression} {sign} '{day if sign == '>=' else next_day}'")
-            is_decided = another_day.format(expression, day, next_day)
-            conditions.append(f"({is_decided} OR {exact} {sign} {self.literal(bound)})")
-        return " AND ".join(conditions)
-
-    def _timestamp(self, value: datetime) -> str:
-        if self.name == "sqlite":
-            return f"'{_shortest_text(value)}'"
-        text = value.isoformat(" ", "microseconds")
-        if self.name == "mssql":
-            return f"CAST('{text}' AS {'DATETIME2' if value.tzinfo is None else 'DATETIMEOFFSET'}(6))"
-        if value.tzinfo is None or self.name in _BACKSLASH_ESCAPES:
-            return f"TIMESTAMP '{text}'"
-        return f"TIMESTAMPTZ '{text}'" if self.name == "postgresql" else f"CAST('{text}' AS TIMESTAMP WITH TIME ZONE)"
-
-    def _text(self, value: str) -> str:
-        _refuse_nul(value)
-        quoted = "'" + value.replace("'", "''") + "'"
-        if "\\" not in value:
-            return quoted
-        doubled = quoted.replace("\\", "\\\\")
-        if self.name == "postgresql":
-            return "E" + doubled  # does not depend on standard_conforming_strings
-        return doubled if self.name in _BACKSLASH_ESCAPES else quoted
+_DOT: Final = re.compile(r"\.(?![^{}]*\}\})")
+"""A dot that is not in the name of a variable."""
+_VARIABLE: Final = re.compile(r"\{\{\s*((?:range|unit)\.[^{}]*?)\s*\}\}")
+_QUOTES: Final = tuple("'\"`")
+_TOUCHES_BEFORE: Final = re.compile(r"[\w@#$:\\}]")
+_TOUCHES_AFTER: Final = re.compile(r"[\w{]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +39,9 @@ class ColumnSlice:
         """
         name = dialect.identifier(self.column)
         if self.lo is None:
-            return None if self.hi is None else f"({name} < {dialect.literal(self.hi)} OR {name} IS NULL)"
-        above = f"{name} >= {dialect.literal(self.lo)}"
-        return above if self.hi is None else f"{above} AND {name} < {dialect.literal(self.hi)}"
+            return None if self.hi is None else f"({name} < {dialect.value(self.hi)} OR {name} IS NULL)"
+        above = f"{name} >= {dialect.value(self.lo)}"
+        return above if self.hi is None else f"{above} AND {name} < {dialect.value(self.hi)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +49,9 @@ class Statements:
     """The statements that read a range of a unit from a source.
 
     >>> source = SqlSource(url="sqlite:///shop.db", table="orders", watermark="at", watermark_type="epoch-seconds")
-    >>> statements = Statements(source, "UTC", Unit.of({"region": "eu"}), Range(0, 5_000_000), Dialect("sqlite"))
+    >>> statements = Statements(source, "UTC", Unit.of({"region": 7}), Range(0, 5_000_000), Dialect("sqlite"))
     >>> print(statements.rows(["*"]))
-    SELECT * FROM "orders" WHERE "region" = 'eu' AND "at" >= 0 AND "at" < 5
+    SELECT * FROM "orders" WHERE "region" = 7 AND "at" >= 0 AND "at" < 5
     """
 
     source: SqlSource
@@ -150,11 +61,23 @@ class Statements:
     dialect: Dialect
 
     @property
+    def table(self) -> list[str] | None:
+        """The name of the table, after that of its schema if any; None for a query.
+
+        Only a dot of the job file separates a schema: one in a unit's value is part of the name.
+        """
+        if self.source.table is None:
+            return None
+        parts = _DOT.split(self.source.table)
+        return [_VARIABLE.sub(lambda match: str(self._value(match[1])), part) for part in parts]
+
+    @property
     def relation(self) -> str:
         """The table, or the query in parentheses, for the FROM clause."""
-        if self.source.table is not None:
-            return self.dialect.table(self._fill_name(self.source.table))
-        return f"({self._fill_values(self.source.query or '').strip().rstrip(';')}\n) {self.dialect.identifier('q')}"
+        if self.table is not None:
+            return self.dialect.table(self.table)
+        query = self._fill_values(self.source.query or "", "query")
+        return f"({query.strip().rstrip(';')}\n) {self.dialect.identifier('q')}"
 
     @property
     def watermark(self) -> str | None:
@@ -231,25 +154,34 @@ class Statements:
 
     def _common_conditions(self) -> list[str]:
         conditions = [self.dialect.equals(column, value) for column, value in self._unit_columns().items()]
-        return [*conditions, f"({self._fill_values(self.source.where)}\n)"] if self.source.where else conditions
+        where = self.source.where
+        return [*conditions, f"({self._fill_values(where, 'where')}\n)"] if where else conditions
 
-    def _fill_values(self, text: str) -> str:
-        """Return SQL text with each variable replaced by its value as a literal."""
+    def _fill_values(self, text: str, option: str) -> str:
+        """Return SQL text with each variable replaced by its value; refuse one that is not a value by itself."""
+        if "\0" in text:
+            raise InvalidOption(
+                f"{option} contains a NUL character.",
+                rule="Databases accept no NUL character in SQL.",
+                remedy=f"Remove it from {option} in [source].",
+                option=option,
+            )
+        enclosures = self.dialect.enclosures(text)
 
         def value(match: re.Match[str]) -> str:
-            if match[1] or match[3]:
-                raise InvalidOption(
-                    f"{{{{{match[2]}}}}} stands in quotes.",
-                    rule="A variable in a query becomes an SQL literal, with its own quotes.",
-                    remedy=f"Write {{{{{match[2]}}}}} without the quotes around it.",
-                    option="query",
-                )
-            return self.dialect.literal(self._value(match[2]))
+            before, after = text[: match.start()], text[match.end() :]
+            enclosure = next((kind for start, end, kind in enclosures if start < match.start() < end), None)
+            if enclosure is None and (before.endswith(_QUOTES) or after.startswith(_QUOTES)):
+                enclosure = "quotes"
+            if enclosure is not None:
+                raise _enclosed_variable_error(match[0], enclosure, option)
+            if _TOUCHES_BEFORE.match(before[-1:]) or _TOUCHES_AFTER.match(after):
+                raise _touching_variable_error(match[0], before[-1:], after[:1], option)
+            written = self.dialect.value(self._value(match[1]))
+            # Two minus signs would begin a comment.
+            return f" {written}" if before.endswith("-") and written.startswith("-") else written
 
         return _VARIABLE.sub(value, text)
-
-    def _fill_name(self, name: str) -> str:
-        return _VARIABLE.sub(lambda match: str(self._value(match[2])), name)
 
     def _value(self, name: str) -> Any:
         if name in ("range.from", "range.to"):
@@ -270,27 +202,24 @@ def _where(conditions: list[str]) -> str:
     return f" WHERE {' AND '.join(conditions)}" if conditions else ""
 
 
-_BACKSLASH_ESCAPES: Final = ("mysql", "mariadb")
-_NO_BOOLEANS: Final = ("sqlite", "mssql", "oracle")
+def _enclosed_variable_error(variable: str, enclosure: Enclosure, option: str) -> InvalidOption:
+    if enclosure == "a comment":
+        remedy = f"Remove {variable} from the comment."
+    else:
+        remedy = f"Write {variable} without the quotes around it; join it with other text as in '%' || {variable}."
+    return InvalidOption(
+        f"{variable} stands in {enclosure}.",
+        rule="A variable in SQL is a value by itself, never a part of a quoted text, a quoted name or a comment.",
+        remedy=remedy,
+        option=option,
+    )
 
 
-def _shortest_text(value: datetime) -> str:
-    """Return the shortest text of a time. Longer texts of the same time sort after it, and before any later time.
-
-    >>> _shortest_text(datetime(2020, 1, 1, 10, 30)), _shortest_text(datetime(2020, 1, 1, 0, 0, 0, 500_000))
-    ('2020-01-01 10:30', '2020-01-01 00:00:00.5')
-    """
-    text = value.replace(tzinfo=None).isoformat(" ", "microseconds").rstrip("0").removesuffix(".")
-    if value.microsecond:
-        return text
-    text = value.replace(tzinfo=None).isoformat(" ", "seconds")
-    return text.removesuffix(":00").removesuffix(" 00:00")
-
-
-def _refuse_nul(text: str) -> None:
-    if "\0" in text:
-        raise InvalidOption(
-            f"The text {text!r} contains a NUL character.",
-            rule="Databases accept no NUL character in texts and names.",
-            remedy="Remove it from the unit's value or from the name in the job file.",
-        )
+def _touching_variable_error(variable: str, before: str, after: str, option: str) -> InvalidOption:
+    touched = before if _TOUCHES_BEFORE.match(before) else after
+    return InvalidOption(
+        f"{variable} touches {touched!r}.",
+        rule="A variable in SQL is a value by itself, never a part of a word.",
+        remedy=f"Put a space before and after {variable}; join it with other text as in 'x' || {variable}.",
+        option=option,
+    )
