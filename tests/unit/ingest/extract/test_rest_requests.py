@@ -120,10 +120,12 @@ def test_in_a_json_body_values_are_escaped() -> None:
     assert dict(request.headers)["Content-Type"] == "application/json"
 
 
-def test_a_json_body_that_a_value_breaks_is_refused() -> None:
-    source = RestSource(url="http://api/x", method="POST", body='{"shop": {{unit.shop}}}')
+@pytest.mark.parametrize("value", ["eu", "null", "7", "true", "[1, 2]", "{}", "1e5", ""])
+@pytest.mark.parametrize("body", ['{"shop": {{unit.shop}}}', "[{{unit.shop}}]", '{"shops": ["eu", {{unit.shop}}]}'])
+def test_a_text_outside_the_quotes_of_a_json_body_is_refused(body: str, value: str) -> None:
+    source = RestSource(url="http://api/x", method="POST", body=body)
     with pytest.raises(RestRequestInvalid, match="quotes"):
-        first_request(source, "UTC", row_of(shop="eu"))
+        first_request(source, "UTC", row_of(shop=value))
 
 
 @pytest.mark.parametrize(

@@ -191,17 +191,19 @@ def _fill_body(template: str, headers: Mapping[str, str], values: _TemplateValue
         return values.fill(template, lambda value, name: quote_plus(_plain_text(value, name))).encode()
     if not _is_json(template):
         return values.fill(template, _plain_text).encode()
-    text = values.fill(template, _json_text)
     try:
-        json.loads(text)
+        # A word in place of each text: outside quotes it is no JSON, while a text such as null would be.
+        json.loads(
+            values.fill(template, lambda value, name: "x" if isinstance(value, str) else _json_text(value, name))
+        )
     except ValueError as error:
         raise RestRequestInvalid(
             f"The body is no JSON: {error}.",
-            rule="A body that begins with a brace or a bracket is valid JSON after its variables are filled in.",
+            rule="A body that begins with a brace or a bracket is JSON, and variables that are texts stand in quotes.",
             remedy='Put quotes around variables that are texts, as in {"since": "{{range.from}}"}.',
             field="body",
         ) from error
-    return text.encode()
+    return values.fill(template, _json_text).encode()
 
 
 def _json_text(value: Any, _name: str) -> str:
