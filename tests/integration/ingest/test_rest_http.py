@@ -1,11 +1,14 @@
 """Services that fail, are slow, send elsewhere, or want to know who asks."""
 
 import base64
+import gzip
 import json
 import pickle
 import socket
 import time
 import traceback
+import tracemalloc
+import zlib
 from threading import Thread
 from typing import Any
 from urllib.parse import quote
@@ -14,6 +17,7 @@ import pytest
 
 from floodmark.errors import (
     FloodmarkError,
+    RestAnswerInvalid,
     RestRequestInvalid,
     SecretMissing,
     SourceAway,
@@ -36,6 +40,66 @@ def _token(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def auth(by: Any, **more: str) -> Auth:
     return Auth(by=by, secret=Secret("env", "REST_TOKEN"), **more)
+
+
+# Answers that are too large
+
+
+def bomb(size: int, layers: int = 1) -> Says:
+    """Return an answer of this many bytes of JSON, compressed so many times."""
+    packed = zlib.compressobj(1, wbits=31)
+    blanks = b" " * min(size - 2, 1 << 20)
+    pieces = [packed.compress(b"[")] + [packed.compress(blanks) for _ in range((size - 2) // len(blanks))]
+    pieces += [packed.compress(b" " * ((size - 2) % len(blanks)) + b"]"), packed.flush()]
+    body = b"".join(pieces)
+    for _ in range(layers - 1):
+        body = gzip.compress(body)
+    return Says(body, headers={"Content-Encoding": ", ".join(["gzip"] * layers)})
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_read"),
+    [
+        (lambda: Says(b"[" + b" " * 98 + b"]"), True),
+        (lambda: Says(b"[" + b" " * 99 + b"]"), False),
+        (lambda: Says(b"[" + b" " * 99 + b"]", chunked=True), False),
+        (lambda: bomb(100), True),
+        (lambda: bomb(101), False),
+        (lambda: bomb(100, 2), True),
+        (lambda: bomb(101, 2), False),
+    ],
+)
+def test_an_answer_has_so_many_bytes_after_decompression_and_no_more(answer: Any, is_read: bool) -> None:
+    with rest_service(in_turn(answer())) as service:
+        source = RestSource(url=service.url, max_response_bytes=100)
+        if is_read:
+            assert rows_of(source) == []
+            return
+        with pytest.raises(RestAnswerInvalid, match="more than 100 bytes") as caught:
+            rows_of(source)
+    assert caught.value.fields["most"] == 100
+    assert len(service.asked) == 1
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_a_small_answer_that_becomes_a_large_one_takes_no_memory(layers: int) -> None:
+    with rest_service(in_turn(bomb(256 << 20, layers))) as service:
+        tracemalloc.start()
+        try:
+            with pytest.raises(RestAnswerInvalid, match="bytes after decompression"):
+                rows_of(RestSource(url=service.url, max_response_bytes=8 << 20))
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert peak < 64 << 20
+
+
+def test_a_large_answer_of_an_error_is_known_by_its_status() -> None:
+    refusal, failure = bomb(10 << 20), bomb(10 << 20)
+    refusal.status, failure.status = 403, 503
+    with rest_service(in_turn(failure, refusal)) as service, pytest.raises(SourceRefused, match="responds with 403"):
+        rows_of(RestSource(url=service.url))
+    assert len({asked.port for asked in service.asked}) == 2, "what is left of a body is not read as the next answer"
 
 
 # Trouble and trying again

@@ -323,6 +323,8 @@ class RestSource:
     retries: int = 5
     timeout: int = 60_000_000
     """The timeout of one request, in microseconds."""
+    max_response_bytes: int = 64 << 20
+    """A response with more bytes than this after decompression fails the cell; it is held in memory as a whole."""
     schema: str | None = None
     """The columns as a Spark schema string."""
 
@@ -366,6 +368,7 @@ class RestSource:
             zone_of(self.zone)
         require_above_zero("rate", self.rate)
         require_above_zero("timeout", self.timeout)
+        require_above_zero("max_response_bytes", self.max_response_bytes)
         if self.retries < 0:
             raise invalid_option(
                 "retries", f"retries is {self.retries}.", "It must be 0 or more.", "Set retries = 0 for none."

@@ -292,7 +292,7 @@ def _read_files(table: TomlTable, folder: Path) -> FilesSource:
 def _read_rest(table: TomlTable, folder: Path) -> RestSource:
     table.only(
         *("kind", "url", "method", "params", "headers", "body", "records", "time_format", "zone", "pagination"),
-        *("auth", "rate", "retries", "timeout", "schema"),
+        *("auth", "rate", "retries", "timeout", "max_response_bytes", "schema"),
     )
     pages, auth = table.table("pagination"), table.table("auth")
     values: dict[str, Any] = {
@@ -307,6 +307,7 @@ def _read_rest(table: TomlTable, folder: Path) -> RestSource:
         "rate": _rate(table),
         "retries": table.number("retries", 5),
         "timeout": table.micros("timeout", 60_000_000),
+        "max_response_bytes": table.number("max_response_bytes", 64 << 20, least=1),
         **{name: table.optional_text(name) for name in ("body", "records", "schema")},
     }
     with table.locating(by_field={name: name for name in values}):

@@ -33,7 +33,7 @@ FILES = {
     "files": HEAD + '[source]\nkind = "files"\npaths = ["/x/*.csv"]\nformat = "csv"\noptions = { header = "true" }\n',
     "a REST source": HEAD
     + '[source]\nkind = "rest"\nurl = "https://x/{{range.from}}"\nparams = { a = "{{range.to}}" }\nrate = 2.5\n'
-    'timeout = "5 seconds"\npagination = { by = "page", param = "p", size = 10 }\n'
+    'timeout = "5 seconds"\nmax_response_bytes = 1000\npagination = { by = "page", param = "p", size = 10 }\n'
     'auth = { by = "basic", user = "ann", secret = "env:W" }\n[target]\nmode = "append"\nstream = "s"\n',
     "limits": HEAD + '[limits]\ncells = "all"\nattempts = "unlimited"\n',
 }

@@ -57,6 +57,11 @@ BAD: dict[str, tuple[Callable[[], Any], type[FloodmarkError], str]] = {
     "another method": (lambda: replace(REST, method=_any("PUT")), InvalidOption, "'PUT'"),
     "no rate": (lambda: replace(REST, rate=0), InvalidOption, "rate is 0"),
     "no timeout": (lambda: replace(REST, timeout=0), InvalidOption, "timeout is 0"),
+    "a response without bytes": (
+        lambda: replace(REST, max_response_bytes=0),
+        InvalidOption,
+        "max_response_bytes",
+    ),
     "negative retries": (lambda: replace(REST, retries=-1), InvalidOption, "retries is -1"),
     "unknown pages": (lambda: Pagination(by=_any("pages")), InvalidOption, "Did you mean 'page'"),
     "an offset without a size": (lambda: Pagination(by="offset", param="o"), InvalidOption, "no size"),

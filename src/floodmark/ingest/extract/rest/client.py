@@ -1,4 +1,7 @@
-"""The HTTP client of a REST service: one request at a time, paced, retried, and redirected only within one host."""
+"""The HTTP client of a REST service: one request at a time, paced, retried, and redirected only within one host.
+
+A response is held in memory as a whole, so the number of its bytes is limited, counted after decompression.
+"""
 
 import random
 import ssl
@@ -18,7 +21,7 @@ from urllib3.exceptions import (
     TimeoutError,  # noqa: A004 - of urllib3, and only here
 )
 
-from floodmark.errors import FloodmarkError, SourceAway, SourceRefused
+from floodmark.errors import FloodmarkError, RestAnswerInvalid, SourceAway, SourceRefused
 from floodmark.ingest.extract.rest.request import (
     LONGEST_WAIT,
     ConnectionFailure,
@@ -38,6 +41,8 @@ _KEEPS_METHOD: Final = (307, 308)
 _MOST_REDIRECTS: Final = 5
 _CHUNK: Final = 1 << 16
 _EXCERPT: Final = 200
+_LONGEST_ERROR_BODY: Final = 1 << 16
+"""How many bytes of a body are read to describe an error or a redirect."""
 _LONGEST_URL: Final = 300
 
 
@@ -161,12 +166,19 @@ class RestClient:
                 redirect=False,
                 preload_content=False,
             )
+            is_success = 200 <= response.status < 300
+            most = self._source.max_response_bytes if is_success else _LONGEST_ERROR_BODY
             try:
-                body = self._read_body(response, deadline)
+                body = self._read_body(response, deadline, most)
             except BaseException:
                 response.close()  # the rest of the body would be taken for the next response
                 raise
-            response.release_conn()
+            if len(body) <= most:
+                response.release_conn()
+            else:
+                response.close()
+                if is_success:
+                    raise self._too_large_error(request)
         except (LocationValueError, ValueError):
             raise invalid_request_error(self._shown(request.url)) from None
         except SSLError as error:
@@ -185,10 +197,12 @@ class RestClient:
             )
         return self._classify(request, response, body)
 
-    def _read_body(self, response: urllib3.BaseHTTPResponse, deadline: float) -> bytes:
-        chunks = []
-        while chunk := response.read1(_CHUNK, decode_content=True):
+    def _read_body(self, response: urllib3.BaseHTTPResponse, deadline: float, most: int) -> bytes:
+        """Return the decompressed body; if it has more than `most` bytes, a part of it that is longer than that."""
+        chunks, size = [], 0
+        while size <= most and (chunk := response.read1(_CHUNK, decode_content=True)):
             chunks.append(chunk)
+            size += len(chunk)
             # The timeout of urllib3 is per read; this one is for the whole body.
             if self._clock.elapsed() > deadline:
                 raise _TooSlow
@@ -250,6 +264,17 @@ class RestClient:
 
     def _away_error(self, request: Request, fact: str, rule: str, remedy: str) -> SourceAway:
         return SourceAway(fact, rule=rule, remedy=remedy, url=self._shown(request.url))
+
+    def _too_large_error(self, request: Request) -> RestAnswerInvalid:
+        most = self._source.max_response_bytes
+        return RestAnswerInvalid(
+            f"The response of {self._shown(request.url)} has more than {most} bytes after decompression.",
+            rule="A response is held in memory as a whole, and has at most max_response_bytes bytes.",
+            remedy=f"Request smaller pages in [source.pagination], or write max_response_bytes = {2 * most} or more in "
+            "[source].",
+            url=self._shown(request.url),
+            most=most,
+        )
 
     def _certificate_error(self, request: Request, error: SSLError) -> SourceRefused:
         return SourceRefused(
