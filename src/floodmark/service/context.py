@@ -40,8 +40,14 @@ class ServiceLimits:
     """Seconds a request may wait for news."""
     header_seconds: float = 10.0
     """Seconds until the headers of a request must be complete."""
-    body_seconds: float = 60.0
-    """Seconds to wait for the next piece of a body."""
+    body_seconds: float = 30.0
+    """Seconds to wait for a body; in each further period of this length it must arrive at `min_rate`."""
+    send_seconds: float = 30.0
+    """Seconds to wait for a client to read its answer; in each period of this length it must read at `min_rate`."""
+    min_rate: int = 1024
+    """Bytes a second that a client must send or read while the service waits for it."""
+    close_seconds: float = 5.0
+    """Seconds for a client to close its side of a connection that the service has closed."""
     keep_alive_seconds: float = 75.0
     """Seconds a connection may be idle."""
     stop_seconds: float = 30.0
@@ -53,7 +59,7 @@ class ServiceLimits:
     max_waiting: int = 256
     """Further requests that may wait for a thread; 16 times as many requests with marks may wait."""
     max_connections: int = 2_000
-    """Open connections."""
+    """Open connections; one more closes the one whose client has been silent for longest."""
 
 
 P = ParamSpec("P")

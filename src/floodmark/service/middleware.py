@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Iterable
 from typing import Final
 
@@ -9,13 +10,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from floodmark.errors import FloodmarkError, RequestInvalid, RequestTimedOut, RequestTooLarge
 from floodmark.service.access import HEALTH_PATH, Authenticator
-from floodmark.service.context import CONTEXT_KEY, MIB, RequestContext, ServiceContext
+from floodmark.service.connections import Pace
+from floodmark.service.context import CONTEXT_KEY, RequestContext, ServiceContext
 from floodmark.service.messages import error_response, unexpected_failure
 from floodmark.service.workers import service_busy
 
 _LOG: Final = logging.getLogger("floodmark.service")
-_MAX_DRAINED: Final = 32 * MIB
-_DRAIN_SECONDS: Final = 5.0
 
 
 class Guard:
@@ -47,7 +47,7 @@ class Guard:
                 client = scope.get("client")
                 token = await self._authenticator.admit(scope["headers"], client[0] if client else None)
             scope[CONTEXT_KEY] = RequestContext(self._service, token)
-            await body.check_length(scope["headers"])
+            body.check_length(scope["headers"])
             await self._app(scope, body.receive, tracked_send)
         except FloodmarkError as error:
             if has_begun:
@@ -73,10 +73,11 @@ class _LimitedBody:
         self._receive = receive
         self._limits = service.limits
         self._load = service.load
+        self._pace = Pace(self._limits.body_seconds, self._limits.min_rate)
         self._size = 0
         self._has_ended = False
 
-    async def check_length(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
+    def check_length(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
         """Refuse a body whose Content-Length is too large."""
         for name, value in headers:
             if name == b"content-length":
@@ -87,29 +88,16 @@ class _LimitedBody:
                         remedy="Let the HTTP library set the header.",
                     )
                 if int(value) > self._limits.max_request:
-                    if not any(name == b"expect" for name, _ in headers):
-                        # With "Expect: 100-continue" the client has not sent the body; reading would invite it to.
-                        await self._drain()
                     raise self._too_large(int(value))
 
     async def receive(self) -> Message:
         """Return the next piece."""
         if self._has_ended:
             return await self._receive()
-        try:
-            async with asyncio.timeout(self._limits.body_seconds):
-                message = await self._receive()
-        except TimeoutError:
-            raise RequestTimedOut(
-                f"No data of the request body arrived for {self._limits.body_seconds:g} s.",
-                rule=f"At most {self._limits.body_seconds:g} s may pass between two pieces of a body.",
-                remedy="Retry; on a slow connection, send smaller requests.",
-            ) from None
-        self._count(message)
+        message = await self._wait()
+        self._has_ended = message["type"] != "http.request" or not message.get("more_body", False)
         if self._size > self._limits.max_request:
-            size = self._size
-            await self._drain()
-            raise self._too_large(size)
+            raise self._too_large(self._size)
         if self._load.body_bytes > self._limits.max_under_way:
             raise service_busy("bytes", self._limits.max_under_way)
         return message
@@ -118,20 +106,31 @@ class _LimitedBody:
         """Remove the body from the load of the service."""
         self._load.body_bytes -= self._size
 
-    async def _drain(self) -> None:
-        """Read a part of the rest: a client that is still sending would not read the refusal."""
-        try:
-            async with asyncio.timeout(_DRAIN_SECONDS):
-                while not self._has_ended and self._size < self._limits.max_request + _MAX_DRAINED:
-                    self._count(await self._receive())
-        except TimeoutError:
-            return
+    async def _wait(self) -> Message:
+        """Wait for the next piece, as long as the client keeps up."""
+        while True:
+            begun = time.monotonic()
+            message: Message | None = None
+            try:
+                async with asyncio.timeout(self._pace.seconds_left):
+                    message = await self._receive()
+            except TimeoutError:
+                pass
+            size = 0 if message is None else len(message.get("body", b""))
+            self._size += size
+            self._load.body_bytes += size
+            if self._pace.is_too_slow(time.monotonic() - begun, size):
+                raise self._too_slow()
+            if message is not None:
+                return message
 
-    def _count(self, message: Message) -> None:
-        size = len(message.get("body", b""))
-        self._size += size
-        self._load.body_bytes += size
-        self._has_ended = message["type"] != "http.request" or not message.get("more_body", False)
+    def _too_slow(self) -> RequestTimedOut:
+        seconds, rate = self._limits.body_seconds, self._limits.min_rate
+        return RequestTimedOut(
+            f"The request body did not arrive at {rate} bytes a second for {seconds:g} s.",
+            rule=f"A body arrives within {seconds:g} s, or at {rate} bytes a second or more.",
+            remedy="Retry; on a slow connection, send smaller requests.",
+        )
 
     def _too_large(self, size: int) -> RequestTooLarge:
         return RequestTooLarge(

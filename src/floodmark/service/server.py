@@ -1,4 +1,4 @@
-"""The running service: as a process (`serve`), in a thread (`Service`), with its socket and HTTP protocol."""
+"""The running service: as a process (`serve`), in a thread (`Service`), with its socket."""
 
 import asyncio
 import logging
@@ -8,19 +8,20 @@ import ssl
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from floodmark._util.system import open_file_limit
 from floodmark._util.times import Duration
 from floodmark.control import Tokens
 from floodmark.errors import InvalidOption, ServiceNotStarted, TokensNeeded
 from floodmark.service.access import is_loopback
 from floodmark.service.app import App, create_app
+from floodmark.service.connections import Connection, connection_class
 from floodmark.service.context import ServiceLimits
 from floodmark.streams import Controller, StreamHome, connect
 
@@ -182,6 +183,7 @@ class Listener:
     def __init__(self, app: Any, address: Address, limits: ServiceLimits, tls: Tls | None = None) -> None:
         """Listen, and return once requests are answered."""
         check_tls(tls)
+        limits = fit_file_limit(limits)
         self._socket = _bind_socket(*address)
         host, port = self._socket.getsockname()[:2]
         self.url = f"{'http' if tls is None else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"
@@ -190,7 +192,7 @@ class Listener:
             uvicorn.Config(
                 app,
                 interface="asgi3",
-                http=limited_protocol(limits),
+                http=connection_class(limits),
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -198,7 +200,8 @@ class Listener:
                 # Forwarded client addresses are not trusted.
                 proxy_headers=False,
                 server_header=False,
-                limit_concurrency=limits.max_connections,
+                # With one more connection than allowed, `Connection` has found none to close.
+                limit_concurrency=limits.max_connections + 1,
                 timeout_keep_alive=int(limits.keep_alive_seconds),
                 timeout_graceful_shutdown=int(limits.stop_seconds),
                 ssl_certfile=None if tls is None else str(tls.certificate),
@@ -224,7 +227,13 @@ class Listener:
 
 
 class _UvicornServer(uvicorn.Server):
-    """Aborts connections that are still open after the graceful shutdown."""
+    """Checks its connections ten times a second, and aborts those that are still open after the graceful shutdown."""
+
+    async def on_tick(self, counter: int) -> bool:
+        now = asyncio.get_running_loop().time()
+        for connection in cast("list[Connection]", list(self.server_state.connections)):
+            connection.check(now)
+        return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await super().shutdown(sockets)
@@ -232,6 +241,23 @@ class _UvicornServer(uvicorn.Server):
             connection.transport.abort()
         # Let the loop close the transports.
         await asyncio.sleep(0)
+
+
+_OTHER_FILES: Final = 128
+"""How many files other than connections a service may have open."""
+
+
+def fit_file_limit(limits: ServiceLimits) -> ServiceLimits:
+    """Return the limits with no more connections than this process may have open files.
+
+    When files run out, the system accepts no connection, and `Connection` cannot close a silent one to make room.
+    """
+    files = open_file_limit()
+    if files is None or limits.max_connections <= files - _OTHER_FILES:
+        return limits
+    most = max(1, files - _OTHER_FILES)
+    _LOG.warning("The service takes %d connections: the process may have %d open files (`ulimit -n`).", most, files)
+    return replace(limits, max_connections=most)
 
 
 def resolve_address(host: str, port: int) -> Address:
@@ -287,68 +313,3 @@ def _not_started(host: str, port: int, why: str) -> ServiceNotStarted:
         host=host,
         port=port,
     )
-
-
-def limited_protocol(limits: ServiceLimits) -> type[asyncio.Protocol]:
-    """Return the HTTP protocol class for these limits."""
-
-    class GuardedProtocol(_LimitedProtocol):
-        service_limits = limits
-
-    return GuardedProtocol
-
-
-class _LimitedProtocol(HttpToolsProtocol):
-    """Closes a connection whose request headers are too slow or too long."""
-
-    service_limits: ServiceLimits
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._timer: asyncio.TimerHandle | None = None
-        self._unread = 0
-        self._in_body = False
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._expect_headers()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_timer()
-        super().connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        if self._in_body:
-            super().data_received(data)
-            return
-        self._unread += len(data)
-        super().data_received(data)
-        if self._in_body or self._unread == 0 or self.transport.is_closing():
-            return
-        if self._unread > self.service_limits.max_header:
-            self.send_400_response("The headers are too long.")
-        elif self._timer is None:
-            # Most requests arrive in one piece and need no timer.
-            self._expect_headers()
-
-    def on_headers_complete(self) -> None:
-        self._stop_timer()
-        self._in_body = True
-        super().on_headers_complete()
-
-    def on_message_complete(self) -> None:
-        self._in_body, self._unread = False, 0
-        super().on_message_complete()
-
-    def _expect_headers(self) -> None:
-        self._timer = self.loop.call_later(self.service_limits.header_seconds, self._too_slow)
-
-    def _too_slow(self) -> None:
-        self._timer = None
-        if not self.transport.is_closing():
-            self.transport.close()
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
