@@ -1,15 +1,15 @@
 """Start a streaming query that writes exactly once, after checking its plan and its checkpoint."""
 
-import contextlib
-import io
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Any, Final, Literal, get_args
 
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
@@ -31,6 +31,7 @@ from floodmark.spark.source.bound_reader import open_home
 OutputMode = Literal["append", "update"]
 
 _NO_DATA_BATCHES: Final = "spark.sql.streaming.noDataMicroBatches.enabled"
+_FIELDS_SHOWN: Final = "spark.sql.debug.maxToStringFields"
 _TRIGGERS: Final = ("processingTime", "availableNow")
 _READER_TIMEOUT_SECONDS: Final = 60.0
 
@@ -178,7 +179,8 @@ def write_stream(
         )
         micros = duration_micros(lag, "lag")
         query = SinkQuery(name, location, str(checkpoint), plan.is_stateful, spec, tuple(keys), micros, run, stops)
-        with _no_empty_batches(spark):
+        # Spark's own empty batches begin where they end, so they could not be told from retries.
+        with _settings_of_session(spark, {_NO_DATA_BATCHES: "false"}):
             started = (
                 df.writeStream.queryName(name)
                 .outputMode(output_mode)
@@ -259,10 +261,9 @@ class QueryPlan:
     @classmethod
     def of(cls, df: DataFrame) -> "QueryPlan":
         """Return the plan of a DataFrame."""
-        explanation = io.StringIO()
-        with contextlib.redirect_stdout(explanation):
-            df.explain("extended")
-        return cls.read(explanation.getvalue())
+        # Spark shortens the list of a source's options, and the reader's id could be among those it leaves out.
+        with _settings_of_session(df.sparkSession, {_FIELDS_SHOWN: str(2**31 - 1)}):
+            return cls.read(_explain(df))
 
     @classmethod
     def read(cls, explanation: str) -> "QueryPlan":
@@ -290,6 +291,20 @@ class QueryPlan:
         return cls(tuple(readers), tuple(others), "state info [" in physical)
 
 
+def _explain(df: DataFrame) -> str:
+    """Return what `df.explain("extended")` prints.
+
+    PySpark has no public function that returns it: `explain` prints, and stdout belongs to all threads of the process.
+    SQL's EXPLAIN gives no physical plan of a streaming query. So this calls what `explain` calls: Connect's client, or
+    the JVM.
+    """
+    plan: Any = df
+    if hasattr(plan, "_explain_string"):
+        return str(plan._explain_string(mode="extended"))
+    jvm: Any = SparkContext._jvm
+    return str(jvm.PythonSQLUtils.explainString(plan._jdf.queryExecution(), "extended"))
+
+
 def _require_bound_plan(df: DataFrame) -> QueryPlan:
     plan = QueryPlan.of(df)
     if plan.others or not plan.readers:
@@ -310,15 +325,21 @@ def _require_bound_plan(df: DataFrame) -> QueryPlan:
     return plan
 
 
+_settings_lock: Final = Lock()
+
+
 @contextmanager
-def _no_empty_batches(spark: SparkSession) -> Iterator[None]:
-    """Disable Spark's own empty batches: they begin where they end, so they could not be told from retries."""
-    before = spark.conf.get(_NO_DATA_BATCHES)
-    spark.conf.set(_NO_DATA_BATCHES, "false")
-    try:
-        yield
-    finally:
-        spark.conf.set(_NO_DATA_BATCHES, str(before))
+def _settings_of_session(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Change settings of a session inside the block, by one thread at a time: each restores what was set before."""
+    with _settings_lock:
+        before = {name: str(spark.conf.get(name)) for name in settings}
+        try:
+            for name, value in settings.items():
+                spark.conf.set(name, value)
+            yield
+        finally:
+            for name, value in before.items():
+                spark.conf.set(name, value)
 
 
 def _await_readers(query: StreamingQuery, readers: QueryReaders, run: str, names: Sequence[str]) -> None:
@@ -331,6 +352,7 @@ def _await_readers(query: StreamingQuery, readers: QueryReaders, run: str, names
         time.sleep(0.02)
 
 
-_RELATION: Final = re.compile(r"~StreamingRelation(?:V2)? (?P<args>.*)")
+# A node of the plan; relations of Spark's older sources, such as files, have no "~".
+_RELATION: Final = re.compile(r"^[ :+-]*~?StreamingRelation(?:V2)? (?P<args>.*)", re.MULTILINE)
 _READER: Final = re.compile(r"\breader=(?P<name>[0-9a-f]{32})\b")
 _FORMAT: Final = re.compile(r"^(?:[\w.$]+@[0-9a-f]+, )?(?P<format>[\w-]+)")
