@@ -48,7 +48,7 @@ from floodmark.spark.sink.rows import RowFormat
 from floodmark.spark.transfer import bring_to_driver, decode_batches, pack_rows, split_batches
 
 PARTITION_FUNCTION: Final = "spark-murmur3"
-"""How tasks choose partitions: by Spark's hash of the key, or of the value if there is no key."""
+"""How tasks choose partitions: by Spark's hash of the key, or of the value if no key is named."""
 _GROUP_RESULT: Final = "of_group INT, ends STRING, written BIGINT, total BIGINT"
 
 
@@ -131,7 +131,7 @@ class ParallelWriter(BaseSinkWriter[GroupedSink]):
         published = published_watermarks(spec.form, batch, self.progress)
         # Rows are refused in the stage before the shuffle, so before any group is written.
         records = spec.form.records(df, default_row_ts(batch), published=published)
-        partition = F.pmod(F.hash(F.coalesce("key", "value")), F.lit(layout.partitions))
+        partition = F.pmod(F.hash("key" if spec.form.key else "value"), F.lit(layout.partitions))
         partitioned = records.withColumn("partition", partition)
         grouped = partitioned.repartitionById(layout.groups, F.pmod("partition", F.lit(layout.groups)))
         write = partial(_write_group, list(writers), batch, spec.failpoint)

@@ -21,11 +21,12 @@ from floodmark.bindings.coordination import QueryReaders
 from floodmark.control import Home
 from floodmark.errors import InvalidOption, SinkInputUnbound
 from floodmark.sinks.startup import OnMissingBindings
-from floodmark.spark.columns import EVENT_TIME_METADATA, TIME_KEY_METADATA, quote_name, require_streaming
+from floodmark.spark.columns import EVENT_TIME_METADATA, TIME_KEY_METADATA, column_of, quote_name, require_streaming
 from floodmark.spark.sessions import require_supported
 from floodmark.spark.sink.address import SinkOptions, sink_spec
 from floodmark.spark.sink.batch_sink import BatchSink, OffsetLog, SinkQuery, batch_end
 from floodmark.spark.sink.rows import RowFormat, WriteMode
+from floodmark.spark.sink.stability import require_stable_routing
 from floodmark.spark.source.bound_reader import open_home
 
 OutputMode = Literal["append", "update"]
@@ -111,7 +112,10 @@ def write_stream(
         lag: How far rows may be behind the watermark of the query, such as rows of a join; the published watermark is
             earlier by this.
         parallel: With Kafka, how many tasks write at the same time, each a group of partitions in its own transaction.
-            Rows of a batch then become visible group by group, and the progress record follows last.
+            Rows of a batch then become visible group by group, and the progress record follows last. Rows are routed
+            by their key, or by their value without one; what they are routed by must be the same when a row is
+            computed again: rand(), collect_list(), a sum of fractions and the like are refused there. Other columns
+            may differ: each row is written once, with the values of one computation.
         partitions: The number of partitions of a topic that is created, or of segments of a stream.
         version: The version of the program; one that is older than the last is refused.
         append: Whether to write to a target that already has rows of others.
@@ -147,6 +151,9 @@ def write_stream(
         location = opened_home.location
     keys = dict(event_times(df.schema) if times is None else times)
     form = RowFormat.of(df.schema, mode, key, keys)
+    if parallel is not None:
+        routed = df.select(*(column_of(name) for name in form.routing))
+        require_stable_routing(explain(routed), routed.schema, form.key)
     settings = SinkOptions(
         parallel=parallel,
         partitions=partitions,
@@ -261,9 +268,7 @@ class QueryPlan:
     @classmethod
     def of(cls, df: DataFrame) -> "QueryPlan":
         """Return the plan of a DataFrame."""
-        # Spark shortens the list of a source's options, and the reader's id could be among those it leaves out.
-        with _settings_of_session(df.sparkSession, {_FIELDS_SHOWN: str(2**31 - 1)}):
-            return cls.read(_explain(df))
+        return cls.read(explain(df))
 
     @classmethod
     def read(cls, explanation: str) -> "QueryPlan":
@@ -291,18 +296,20 @@ class QueryPlan:
         return cls(tuple(readers), tuple(others), "state info [" in physical)
 
 
-def _explain(df: DataFrame) -> str:
-    """Return what `df.explain("extended")` prints.
+def explain(df: DataFrame) -> str:
+    """Return what `df.explain("extended")` prints, in full.
 
     PySpark has no public function that returns it: `explain` prints, and stdout belongs to all threads of the process.
     SQL's EXPLAIN gives no physical plan of a streaming query. So this calls what `explain` calls: Connect's client, or
     the JVM.
     """
     plan: Any = df
-    if hasattr(plan, "_explain_string"):
-        return str(plan._explain_string(mode="extended"))
-    jvm: Any = SparkContext._jvm
-    return str(jvm.PythonSQLUtils.explainString(plan._jdf.queryExecution(), "extended"))
+    # Spark shortens the list of a source's options, and the reader's id could be among those it leaves out.
+    with _settings_of_session(df.sparkSession, {_FIELDS_SHOWN: str(2**31 - 1)}):
+        if hasattr(plan, "_explain_string"):
+            return str(plan._explain_string(mode="extended"))
+        jvm: Any = SparkContext._jvm
+        return str(jvm.PythonSQLUtils.explainString(plan._jdf.queryExecution(), "extended"))
 
 
 def _require_bound_plan(df: DataFrame) -> QueryPlan:

@@ -81,6 +81,11 @@ class RowFormat:
             times=tuple(sorted((times or {}).items())),
         )
 
+    @property
+    def routing(self) -> tuple[str, ...]:
+        """The columns by which rows are distributed to partitions: the key, or those of the value."""
+        return self.key or self.data or ("value",)
+
     def records(
         self,
         df: DataFrame,
