@@ -328,6 +328,16 @@ def test_what_makes_no_sense_is_refused_before_anything_is_written(
         assert Sinks(home).all() == ()
 
 
+def test_a_source_that_is_read_twice_under_one_name_is_refused_before_anything_is_written(sink: SinkFeed) -> None:
+    both = sink.read(max_rows=4).union(sink.read(max_rows=3))
+    with pytest.raises(StreamingQueryException, match="reads the source 'orders' twice"):
+        sink.run(both)
+    assert sink.records() == []
+    sink.forget()
+    sink.run(sink.read(max_rows=4).union(sink.read(max_rows=3, source="again")))
+    assert sink.ids() == sorted([*range(10), *range(10)])
+
+
 def test_input_without_bindings_is_refused_by_name(sink: SinkFeed, spark: SparkSession) -> None:
     rate = spark.readStream.format("rate").load()
     with pytest.raises(SinkInputUnbound, match="rate"):

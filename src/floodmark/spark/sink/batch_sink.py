@@ -17,7 +17,7 @@ from floodmark.bindings import Bindings, SourceOffset
 from floodmark.bindings.coordination import QueryReaders
 from floodmark.bindings.offsets import BatchStop, QueryPosition
 from floodmark.control import Home
-from floodmark.errors import SinkCheckpointInvalid, SinkTimedOut
+from floodmark.errors import SinkCheckpointInvalid, SinkInputUnbound, SinkTimedOut
 from floodmark.sinks import Batch, BatchOutcome, Drop, Progress, Start, Write, WriteFrom
 from floodmark.sinks.gate import SplitAt, is_at_most, is_same, misaligned_error
 from floodmark.spark.sink.rows import RowFormat, parse_refusal
@@ -282,7 +282,19 @@ def batch_end(log: OffsetLog, readers: QueryReaders, sink: str, spark: SparkSess
             batch=number,
         )
     offsets = [SourceOffset.load(offset) for offset in logged if offset is not None]
-    return {source_and_start(readers, sink, offset)[0]: offset for offset in offsets}
+    position: dict[str, SourceOffset] = {}
+    for offset in offsets:
+        source = source_and_start(readers, sink, offset)[0]
+        if source in position:
+            raise SinkInputUnbound(
+                f"The query of the sink {sink!r} reads the source {source!r} twice.",
+                rule="Progress is recorded by source, and each source has one position.",
+                remedy="Pass another source= to the second read_stream or read_topics, such as "
+                f"source={source + '-again'!r}, and start with a new checkpoint.",
+                inputs=[source],
+            )
+        position[source] = offset
+    return position
 
 
 def source_and_start(readers: QueryReaders, sink: str, offset: SourceOffset) -> tuple[str, SourceOffset]:
