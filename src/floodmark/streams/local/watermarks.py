@@ -164,7 +164,7 @@ def store_decisions(
         entries, keys = [], []
         for index, inputs, decision in to_store:
             target = (inputs.stream.id, inputs.key)
-            if current.get(target) != (decision.after, decision.writers_version) or decision.after != inputs.last_seq:
+            if current.get(target) != (decision.after, decision.writers_version):
                 continue
             changes = _change_records(connection, inputs, decision)
             entry = decision.entry if isinstance(decision, Emit) else inputs.last

@@ -65,6 +65,15 @@ SCENARIOS: Mapping[str, tuple[int, str]] = {
         note b 11 {0: 4}
         look -> 11 11 {0: 4}""",
     ),
+    "closed where the cut is and not ahead is gone at once": (
+        10000,
+        """note a 10 {0: 1}
+        note b 10 {0: 2}
+        look -> 10 10 {0: 2}
+        close b
+        look -> -
+        b is gone""",
+    ),
     "closed and not ahead is gone at once": (
         10000,
         """note a 10 {0: 1}
