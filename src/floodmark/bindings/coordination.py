@@ -5,7 +5,7 @@ its sources, which know only their offsets. The query names the DataFrames that 
 such a name registers its offsets, and can then read the stops that remain.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 from uuid import uuid4
@@ -14,7 +14,7 @@ from sqlalchemy import delete, insert, select, update
 
 from floodmark._util.codec import from_json, to_json
 from floodmark.bindings.history import check_text
-from floodmark.bindings.offsets import BatchStop, SourceOffset
+from floodmark.bindings.offsets import BatchStop, SourceOffset, position_key
 from floodmark.bindings.tables import ALIGNMENTS, QUERIES, QUERY_READERS
 from floodmark.control import Home
 from floodmark.control.store.base import upsert_row
@@ -25,7 +25,8 @@ class QueryReader:
     """One source of a query."""
 
     query: str
-    source: str
+    key: str
+    """The key of the reader in the positions of the query: see `position_key`."""
     first: SourceOffset
     """The offset at which it began."""
 
@@ -34,7 +35,8 @@ class QueryReader:
 class QueryStops:
     """What a reader must know about its query."""
 
-    source: str
+    key: str
+    """The key of the reader in the positions of the query."""
     remaining: tuple[BatchStop, ...]
     """The stops that are not passed yet."""
     extra_empty_batch: bool
@@ -46,7 +48,7 @@ class QueryReaders:
 
     >>> with Home.open() as home:
     ...     readers = QueryReaders(home)
-    ...     run = readers.announce("out", ["a1"], [], extra_empty_batch=True)
+    ...     run = readers.announce("out", {"a1": 1}, [], extra_empty_batch=True)
     ...     readers.register("a1", "orders", SourceOffset("q", None, {}))
     ...     readers.find("q").query, readers.stops("q").extra_empty_batch, readers.find("r")
     ('out', True, None)
@@ -61,7 +63,7 @@ class QueryReaders:
     def announce(
         self,
         query: str,
-        names: Iterable[str],
+        names: Mapping[str, int],
         stops: Sequence[BatchStop],
         *,
         extra_empty_batch: bool,
@@ -71,7 +73,8 @@ class QueryReaders:
 
         Args:
             query: The name of the query's sink. Several processes may announce runs of it; each run has its own stops.
-            names: The DataFrames whose readers will register, if the query begins.
+            names: The DataFrames whose readers will register, if the query begins; each with its number among those
+                that read the same source.
             stops: Where batches of the run must end.
             extra_empty_batch: Whether readers run one more batch after the last rows.
             incarnations: The readers of the checkpoint, if the query resumes.
@@ -80,7 +83,7 @@ class QueryReaders:
         row = {
             "run": run,
             "query": query,
-            "names": to_json(sorted(names), "names"),
+            "names": to_json(dict(names), "names"),
             "stops": to_json([stop.save() for stop in stops], "stops"),
             "passed": 0,
             "settles": int(extra_empty_batch),
@@ -97,7 +100,7 @@ class QueryReaders:
     def stop_expecting(self, run: str) -> None:
         """End registration: later readers of the same DataFrames belong to other runs."""
         with self._home.write() as connection:
-            connection.execute(update(QUERIES).where(QUERIES.c.run == run).values(names="[]"))
+            connection.execute(update(QUERIES).where(QUERIES.c.run == run).values(names="{}"))
 
     def register(self, name: str, source: str, first: SourceOffset) -> None:
         """Register the reader of a DataFrame with its first offset, if a query expects it."""
@@ -108,7 +111,7 @@ class QueryReaders:
                 row = {
                     "incarnation": first.incarnation,
                     "query": run.query,
-                    "source": source,
+                    "source": position_key(source, from_json(run.names)[name]),
                     "name": name,
                     "first": to_json(first.save(), "offset"),
                     "run": run.run,

@@ -71,8 +71,23 @@ def cut_upto(history: BindingHistory, ts: int | None) -> dict[int, int]:
     return {} if ts is None or ts < history.origin else history.cut_at(max(ts, history.since))
 
 
+def position_key(source: str, ordinal: int) -> str:
+    """Return the key of a reader in the positions of a query: its source, and a number if it is not the first reader.
+
+    >>> position_key("orders", 1), source_of_key(position_key("orders", 2))
+    ('orders', 'orders')
+    """
+    # A source has no line breaks in its name.
+    return source if ordinal == 1 else f"{source}\n{ordinal}"
+
+
+def source_of_key(key: str) -> str:
+    """Return the source of a key of a query's positions."""
+    return key.partition("\n")[0]
+
+
 QueryPosition = Mapping[str, SourceOffset]
-"""The position of a query in all of its sources: {source: offset}."""
+"""The position of a query in all of its sources: {key: offset}; see `position_key`."""
 
 
 @dataclass(frozen=True, slots=True)

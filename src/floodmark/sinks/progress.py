@@ -213,7 +213,7 @@ def _check_not_backwards(last: Progress, progress: Progress) -> None:
 
 def position_timestamps(position: QueryPosition) -> dict[str, int | None]:
     """Return the timestamp of each source at a query position, for error messages."""
-    return {source: offset.ts for source, offset in sorted(position.items())}
+    return {key.replace("\n", " #"): offset.ts for key, offset in sorted(position.items())}
 
 
 def _invalid_record(value: bytes | str, rule: str) -> SinkProgressInvalid:

@@ -8,6 +8,7 @@ from sqlalchemy import BigInteger, Column, Connection, Row, Table, Text, delete,
 from floodmark._util.text import did_you_mean
 from floodmark.bindings import Bindings, Hold
 from floodmark.bindings.coordination import QueryReaders
+from floodmark.bindings.offsets import source_of_key
 from floodmark.control import Home
 from floodmark.control.store.base import insert_if_absent
 from floodmark.control.tables import METADATA
@@ -170,7 +171,8 @@ class Sinks:
         )
         uppers = {source.source: source.upper for source in Bindings(self._home).sources()}
         held = {hold.source: hold for hold in self.holds(name)}
-        for source, offset in sorted(progress.ends.items()):
+        for key, offset in sorted(progress.ends.items()):
+            source = source_of_key(key)
             upper, hold = uppers.get(source), held.get(source)
             behind = "which is not known to this home" if upper is None else f"of which {upper} is open"
             keeps = "holds nothing of it" if hold is None else f"holds it at {hold.ts}"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from floodmark.bindings import Bindings
-from floodmark.bindings.offsets import BatchStop, QueryPosition
+from floodmark.bindings.offsets import BatchStop, QueryPosition, source_of_key
 from floodmark.control import Home
 from floodmark.errors import SinkFenced, TimestampNotValid, UnknownHold, UnknownSource
 from floodmark.sinks.gate import Batch, Drop, SplitAt, Write, WriteFrom, decide_batch, misaligned_error, required_stops
@@ -174,7 +174,7 @@ class SourceHolds:
 
     def acquire(self, sources: Iterable[str]) -> None:
         """Hold each source at its since, so that nothing readable now is compacted."""
-        for source in sources:
+        for source in {source_of_key(key) for key in sources}:
             for attempt in range(_HOLD_ATTEMPTS):
                 try:
                     self._move_hold(source, self._bindings.source(source).since)
@@ -187,21 +187,25 @@ class SourceHolds:
     def bounds(self, sources: Iterable[str]) -> dict[str, SourceBounds]:
         """Hold the sources, then return what can be read of each. Sources without bindings are left out."""
         bounds = {}
-        for source in sources:
+        for key in sources:
+            source = source_of_key(key)
             try:
                 is_held = any(hold.holder == self._holder for hold in self._bindings.holds(source))
                 self.acquire([source])
-                bounds[source] = SourceBounds.of(self._bindings.source(source), is_held=is_held)
+                bounds[key] = SourceBounds.of(self._bindings.source(source), is_held=is_held)
             except UnknownSource:
                 continue
         return bounds
 
     def advance(self, progress: Progress) -> None:
         """Release what the sink no longer needs after this progress."""
-        for source in progress.ends:
-            needed, since = first_needed_timestamp(progress, source), self._bindings.source(source).since
+        needed_by_source: dict[str, list[int | None]] = {}
+        for key in progress.ends:
+            needed_by_source.setdefault(source_of_key(key), []).append(first_needed_timestamp(progress, key))
+        for source, needed in needed_by_source.items():
+            since, stated = self._bindings.source(source).since, [ts for ts in needed if ts is not None]
             # One timestamp earlier, so that the first needed one stays distinct from the one before it.
-            self._move_hold(source, since if needed is None else max(needed - 1, since))
+            self._move_hold(source, since if len(stated) < len(needed) else max(min(stated) - 1, since))
 
     def _move_hold(self, source: str, ts: int) -> None:
         try:

@@ -328,14 +328,22 @@ def test_what_makes_no_sense_is_refused_before_anything_is_written(
         assert Sinks(home).all() == ()
 
 
-def test_a_source_that_is_read_twice_under_one_name_is_refused_before_anything_is_written(sink: SinkFeed) -> None:
-    both = sink.read(max_rows=4).union(sink.read(max_rows=3))
-    with pytest.raises(StreamingQueryException, match="reads the source 'orders' twice"):
-        sink.run(both)
-    assert sink.records() == []
-    sink.forget()
-    sink.run(sink.read(max_rows=4).union(sink.read(max_rows=3, source="again")))
+def test_a_source_may_be_read_twice_by_one_query(sink: SinkFeed) -> None:
+    """Once behind the other, and with a checkpoint that was lost in between."""
+
+    def both(first: int, second: int) -> Any:
+        return sink.read(max_rows=first).union(sink.read(max_rows=second))
+
+    sink.run(both(4, 3))
     assert sink.ids() == sorted([*range(10), *range(10)])
+    sink.play(MORE)
+    sink.forget()
+    sink.run(both(3, 5))
+    assert sink.ids() == sorted([*range(15), *range(15)])
+    assert len(sink.progress()[-1].ends) == 2
+    with Home.open(sink.path / "home") as home:
+        assert [hold.source for hold in Sinks(home).holds(sink.topic)] == ["orders"]
+        assert len(Sinks(home).explain(sink.topic)) == 4
 
 
 def test_input_without_bindings_is_refused_by_name(sink: SinkFeed, spark: SparkSession) -> None:

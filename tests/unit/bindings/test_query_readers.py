@@ -8,7 +8,7 @@ from sqlalchemy import select
 
 from floodmark.bindings import SourceOffset
 from floodmark.bindings.coordination import QueryReaders
-from floodmark.bindings.offsets import BatchStop, clip_to_stop
+from floodmark.bindings.offsets import BatchStop, clip_to_stop, source_of_key
 from floodmark.bindings.tables import QUERIES
 from floodmark.control import Home
 
@@ -52,36 +52,36 @@ def home(tmp_path: Path) -> Iterator[Home]:
 
 def test_a_reader_is_told_the_stops_until_they_are_passed(home: Home) -> None:
     readers = QueryReaders(home)
-    run = readers.announce("out", ["frame"], [Q, R], extra_empty_batch=True)
+    run = readers.announce("out", {"frame": 1}, [Q, R], extra_empty_batch=True)
     readers.register("frame", "s", at(0))
     told = readers.stops("q")
     assert told is not None
-    assert (told.source, told.remaining, told.extra_empty_batch) == ("s", (Q, R), True)
+    assert (told.key, told.remaining, told.extra_empty_batch) == ("s", (Q, R), True)
     readers.record_passed(run, 1)
     again = readers.stops("q")
     assert again is not None
     assert again.remaining == (R,)
     found = readers.find("q")
     assert found is not None
-    assert (found.query, found.source, found.first) == ("out", "s", at(0))
+    assert (found.query, found.key, found.first) == ("out", "s", at(0))
 
 
 def test_a_reader_for_which_nobody_waits_is_of_no_query(home: Home) -> None:
     readers = QueryReaders(home)
     readers.register("frame", "s", at(0))
     assert readers.find("q") is None
-    readers.stop_expecting(readers.announce("out", ["frame"], [], extra_empty_batch=False))
+    readers.stop_expecting(readers.announce("out", {"frame": 1}, [], extra_empty_batch=False))
     readers.register("frame", "s", at(0, of="other"))
     assert readers.stops("other") is None
 
 
 def test_a_query_that_starts_again_gets_other_stops(home: Home) -> None:
     readers = QueryReaders(home)
-    run = readers.announce("out", ["frame"], [Q, R], extra_empty_batch=True)
+    run = readers.announce("out", {"frame": 1}, [Q, R], extra_empty_batch=True)
     readers.register("frame", "s", at(0))
     assert readers.names(run) == {"frame"}
     readers.record_passed(run, 2)
-    run = readers.announce("out", [], [R], extra_empty_batch=True, incarnations=["q"])
+    run = readers.announce("out", {}, [R], extra_empty_batch=True, incarnations=["q"])
     told = readers.stops("q")
     assert told is not None
     assert told.remaining == (R,)
@@ -93,23 +93,35 @@ def test_a_query_that_starts_again_gets_other_stops(home: Home) -> None:
 
 def test_queries_of_two_processes_that_start_together_have_readers_and_stops_of_their_own(home: Home) -> None:
     readers = QueryReaders(home)
-    first = readers.announce("out", ["frame-1"], [Q, R], extra_empty_batch=True)
-    second = readers.announce("out", ["frame-2"], [R], extra_empty_batch=True)
+    first = readers.announce("out", {"frame-1": 1}, [Q, R], extra_empty_batch=True)
+    second = readers.announce("out", {"frame-2": 1}, [R], extra_empty_batch=True)
     readers.register("frame-1", "s", at(0, of="one"))
     readers.stop_expecting(second)
     readers.register("frame-2", "s", at(0, of="two"))
     assert readers.names(first) == {"frame-1"}
     assert readers.find("two") is None
-    second = readers.announce("out", ["frame-2"], [R], extra_empty_batch=True)
+    second = readers.announce("out", {"frame-2": 1}, [R], extra_empty_batch=True)
     readers.register("frame-2", "s", at(0, of="two"))
     readers.record_passed(second, 1)
     stops = [readers.stops(incarnation) for incarnation in ("one", "two")]
     assert [one and one.remaining for one in stops] == [(Q, R), ()]
 
 
+def test_readers_of_one_source_have_keys_of_their_own(home: Home) -> None:
+    readers = QueryReaders(home)
+    readers.announce("out", {"frame-1": 1, "frame-2": 2}, [], extra_empty_batch=True)
+    readers.register("frame-2", "s", at(0, of="two"))
+    readers.register("frame-1", "s", at(0, of="one"))
+    found = [readers.find(incarnation) for incarnation in ("one", "two")]
+    keys = [one.key for one in found if one is not None]
+    assert keys[0] == "s"
+    assert keys[1] != "s"
+    assert {source_of_key(key) for key in keys} == {"s"}
+
+
 def test_the_runs_of_a_query_do_not_pile_up(home: Home) -> None:
     readers = QueryReaders(home)
     for _ in range(50):
-        readers.announce("out", [], [], extra_empty_batch=True)
+        readers.announce("out", {}, [], extra_empty_batch=True)
     with home.read() as connection:
         assert len(connection.execute(select(QUERIES)).all()) <= 20

@@ -29,7 +29,7 @@ def place(tmp_path: Path) -> Path:
         sinks.record("out", replace(written, marks={"at": SinkMark(TS - 5, 1)}))
         bindings.hold("orders", "sink/out", bindings.source("orders").since, "sink")
         sinks.register("new", target="delta:///tables/bills", mode="atomic", version=1)
-        QueryReaders(home).announce("out", ["a1"], [], extra_empty_batch=False)
+        QueryReaders(home).announce("out", {"a1": 1}, [], extra_empty_batch=False)
         QueryReaders(home).register("a1", "orders", END)
     return tmp_path
 

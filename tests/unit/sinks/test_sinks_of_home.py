@@ -6,7 +6,7 @@ from typing import Any, Literal
 import pytest
 
 from floodmark.bindings import Bindings, SourceOffset
-from floodmark.bindings.offsets import BatchLimits, next_offset
+from floodmark.bindings.offsets import BatchLimits, next_offset, position_key
 from floodmark.control import Home
 from floodmark.errors import (
     InvalidValue,
@@ -141,6 +141,19 @@ def test_a_sink_that_began_on_a_compacted_source_starts_again(home: Home, statef
     bindings.compact("S")
     with pytest.raises(SinkBindingsMissing):
         Sink(home, SharedProgress(written)).start()
+
+
+def test_a_source_that_is_read_twice_is_held_for_the_slower_reader(home: Home) -> None:
+    bind(home)
+    places, key = chain(home), position_key("S", 2)
+    sink = Sink(home, Kept())
+    sink.start()
+    given = Batch.of("q1", {"S": (places[0], places[3]), key: (places[0], places[2])}, is_stateful=False)
+    sink.write(given, lambda _: [])
+    assert held(home) == (places[2].ts or 0) - 1
+    target = Kept(sink.progress)
+    Sink(home, target).start()
+    assert set(target.seen) == {"S", key}
 
 
 def test_a_start_repairs_a_hold_that_was_not_moved(home: Home) -> None:

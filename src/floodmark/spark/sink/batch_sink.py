@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from floodmark.bindings import Bindings, SourceOffset
 from floodmark.bindings.coordination import QueryReaders
-from floodmark.bindings.offsets import BatchStop, QueryPosition
+from floodmark.bindings.offsets import BatchStop, QueryPosition, source_of_key
 from floodmark.control import Home
 from floodmark.errors import SinkCheckpointInvalid, SinkInputUnbound, SinkTimedOut
 from floodmark.sinks import Batch, BatchOutcome, Drop, Progress, Start, Write, WriteFrom
@@ -298,7 +298,7 @@ def batch_end(log: OffsetLog, readers: QueryReaders, sink: str, spark: SparkSess
 
 
 def source_and_start(readers: QueryReaders, sink: str, offset: SourceOffset) -> tuple[str, SourceOffset]:
-    """Return the source of an offset, and where its query has begun; refuse an offset of another query."""
+    """Return the key of an offset in positions, and where its query has begun; refuse an offset of another query."""
     reader = readers.find(offset.incarnation)
     if reader is None or reader.query != sink:
         whose = "of no sink of this home" if reader is None else f"of the sink {reader.query!r}"
@@ -308,7 +308,7 @@ def source_and_start(readers: QueryReaders, sink: str, offset: SourceOffset) -> 
             remedy="Pass the same home= to the readers and to write_stream, and start with a new checkpoint.",
             sink=sink,
         )
-    return reader.source, reader.first
+    return reader.key, reader.first
 
 
 def output_watermarks(query: SinkQuery, batch: Batch) -> dict[str, int]:
@@ -355,7 +355,7 @@ def last_written_ts(decision: Write | WriteFrom, batch: Batch, form: RowFormat, 
         return None
     if len(batch.starts) == 1 and form.has_ts:
         ((source, after),) = decision.after.items()
-        if after.is_at_end_of_ts(bindings.history(source)):
+        if after.is_at_end_of_ts(bindings.history(source_of_key(source))):
             return after.ts
     raise misaligned_error(SplitAt((BatchStop(decision.after, in_one=False),)), batch)
 

@@ -18,7 +18,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from floodmark.bindings import Bindings
-from floodmark.bindings.offsets import BatchLimits, BatchStop, load_query_position, next_offset, save_query_position
+from floodmark.bindings.offsets import (
+    BatchLimits,
+    BatchStop,
+    load_query_position,
+    next_offset,
+    save_query_position,
+    source_of_key,
+)
 from floodmark.control import Home
 from floodmark.kafka import KafkaSettings
 from floodmark.sinks import (
@@ -101,7 +108,7 @@ class AtomicWriter(BaseSinkWriter[Sink[Iterable[OutRows]]]):
         if batch.is_stateful or not self._spec.form.has_ts or len(batch.starts) != 1:
             return None
         ((source, start),) = batch.starts.items()
-        history = self._bindings.history(source)
+        history = self._bindings.history(source_of_key(source))
 
         # Without watermarks: only the last transaction of the batch publishes them.
         return lambda ts: CommitPoint({source: next_offset(history, start, BatchLimits(until=ts))})

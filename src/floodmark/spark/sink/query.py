@@ -2,6 +2,7 @@
 
 import re
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -179,7 +180,7 @@ def write_stream(
         readers = QueryReaders(home_of_sink)
         run = readers.announce(
             name,
-            () if checkpoint_state.has_begun else plan.readers,
+            {} if checkpoint_state.has_begun else plan.numbered_readers(),
             stops,
             extra_empty_batch=plan.is_stateful,
             incarnations=checkpoint_state.incarnations,
@@ -260,10 +261,24 @@ class QueryPlan:
     """The sources of a query, and whether it has state."""
 
     readers: tuple[str, ...]
-    """The ids of the DataFrames that it reads with read_stream and read_topics."""
+    """The ids of the DataFrames that it reads with read_stream and read_topics; see `reader_id`."""
     others: tuple[str, ...]
     """The formats of its other streaming sources."""
     is_stateful: bool
+
+    def numbered_readers(self) -> dict[str, int]:
+        """Return the readers, each with its number among those of the same source, in the order of the plan.
+
+        >>> QueryPlan(("a1-77", "a2-88", "a3-77"), (), is_stateful=False).numbered_readers()
+        {'a1-77': 1, 'a2-88': 1, 'a3-77': 2}
+        """
+        counts: Counter[str] = Counter()
+        numbers = {}
+        for reader in self.readers:
+            source = reader.partition("-")[2]
+            counts[source] += 1
+            numbers[reader] = counts[source]
+        return numbers
 
     @classmethod
     def of(cls, df: DataFrame) -> "QueryPlan":
@@ -325,8 +340,8 @@ def _require_bound_plan(df: DataFrame) -> QueryPlan:
     if len(set(plan.readers)) < len(plan.readers):
         raise SinkInputUnbound(
             "The query reads one DataFrame twice.",
-            rule="Progress is recorded by source, and each source has one position.",
-            remedy="Call read_stream a second time, with another source=, and use that DataFrame for the second input.",
+            rule="Progress is recorded by DataFrame, and each has one position.",
+            remedy="Call read_stream a second time, and use that DataFrame for the second input.",
             inputs=list(plan.readers),
         )
     return plan
@@ -361,5 +376,5 @@ def _await_readers(query: StreamingQuery, readers: QueryReaders, run: str, names
 
 # A node of the plan; relations of Spark's older sources, such as files, have no "~".
 _RELATION: Final = re.compile(r"^[ :+-]*~?StreamingRelation(?:V2)? (?P<args>.*)", re.MULTILINE)
-_READER: Final = re.compile(r"\breader=(?P<name>[0-9a-f]{32})\b")
+_READER: Final = re.compile(r"\breader=(?P<name>[0-9a-f]{32}-[0-9a-f]{16})\b")
 _FORMAT: Final = re.compile(r"^(?:[\w.$]+@[0-9a-f]+, )?(?P<format>[\w-]+)")

@@ -400,7 +400,7 @@ class BoundReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[B
 def _apply_stops(stops: QueryStops, before: SourceOffset, after: SourceOffset) -> SourceOffset:
     """Return the end of a batch of an exactly-once query: clipped to its next stop, or one extra empty batch."""
     if stops.remaining:
-        return clip_to_stop(stops.source, stops.remaining, before, after)
+        return clip_to_stop(stops.key, stops.remaining, before, after)
     if after == before and stops.extra_empty_batch and before.watermarks and before.step == 0:
         # An extra empty batch, so that windows closed by the last batch are emitted.
         return replace(before, step=1)

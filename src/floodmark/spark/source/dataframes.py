@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 from uuid import uuid4
@@ -115,7 +116,7 @@ def read_stream(
         "key": time_key,
         **({} if columns is None else {"columns": json.dumps(_columns_to_read(columns, column, late))}),
         "marks": "true",
-        "reader": uuid4().hex,
+        "reader": reader_id(source or stream),
         "settle": str(settle).lower(),
         **_range_options("starting", start),
         **_range_options("ending", end),
@@ -393,7 +394,7 @@ def read_topics(
         "maxAhead": _duration_option(max_ahead, "max_ahead"),
         "settle": str(settle).lower(),
         "markRows": "true",
-        "reader": uuid4().hex,
+        "reader": reader_id(source or json.dumps([servers, *names])),
         **(options or {}),
     }
     reader_options = {name: value for name, value in values.items() if value is not None}
@@ -404,6 +405,15 @@ def read_topics(
     read = spark.readStream.format("floodmark").options(**reader_options).load()
     rows = _select_by_lateness(_follow_mark_rows(read, column, time_key, operators), column, time_key, late)
     return rows if columns is None or late == "keep" or "_w" in columns else rows.drop("_w")
+
+
+def reader_id(source: str) -> str:
+    """Return a new id of a DataFrame; ids of DataFrames that read the same source end alike.
+
+    >>> [reader_id("orders").partition("-")[2] for _ in range(2)]
+    ['1c168adb00d208e4', '1c168adb00d208e4']
+    """
+    return f"{uuid4().hex}-{sha256(source.encode()).hexdigest()[:16]}"
 
 
 def _duration_option(duration: Duration | None, option: str, least: int = 0) -> str | None:
