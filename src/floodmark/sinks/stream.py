@@ -287,7 +287,6 @@ class StreamTarget:
         self._records = StreamSinkRecords(home.home)
         self._failpoint = failpoint
         self._started: _StartedStream | None = None
-        self._last_record: StreamSinkRecord | None = None
         self._open: Transaction | None = None
         self._begun_at = 0.0
         self._rows = 0
@@ -320,9 +319,6 @@ class StreamTarget:
             raise self._ended
         self._abort_open()
         record = self._records.find(self.sink)
-        if self._last_record is not None and (record is None or record.fence != self._last_record.fence):
-            self._ended = fenced_error(self.sink, "it was to start again")
-            raise self._ended
         progress = None if record is None else record.progress
         topic = topic_in_use(self._name, self.sink, progress)
         stream = self._shape.find(self._home, topic)
@@ -338,7 +334,7 @@ class StreamTarget:
             record = self._records.move(started.record, other.info.id, writer.instance)
             started = _StartedStream(other, writer, record, {})
         self.progress = start.progress if isinstance(start, Resume) else None
-        self._started, self._last_record = started, started.record
+        self._started = started
         self._failpoint(STARTED)
         return start
 
@@ -372,7 +368,6 @@ class StreamTarget:
         """Let the target start again after a process that started earlier has fenced it."""
         if isinstance(self._ended, SinkFenced):
             self._ended = None
-        self._last_record = None
 
     def close(self) -> None:
         """Abort the open transaction. The writer stays open, so that the sink can resume."""
@@ -468,7 +463,7 @@ class StreamTarget:
                 started.record = self._records.record(connection, started.record, progress)
         else:
             self._commit(started, progress)
-        self.progress, self._last_record = progress, started.record
+        self.progress = progress
         self._failpoint(COMMITTED)
         return progress
 

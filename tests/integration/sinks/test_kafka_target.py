@@ -240,22 +240,30 @@ def test_a_batch_in_time_ends_the_count_of_those_that_were_not(opened: Any) -> N
         target.write([], Batch("q1", {"S": first}, {"S": SourceOffset("q", (first.ts or 0) + 1, {0: 10})}, False))
 
 
-def test_a_sink_that_took_too_long_does_not_fence_the_one_that_took_over(opened: Any, topics: Topics) -> None:
-    slow, quick = begun(opened(replace(FAST, timeout=1.0))), opened()
+@pytest.mark.parametrize("has_written", [False, True], ids=["before it writes", "after it has written"])
+def test_a_sink_that_took_too_long_does_not_fence_the_one_that_took_over(
+    home: Home, opened: Any, topics: Topics, has_written: bool
+) -> None:
+    bind(home)
+    places = chain(home)
+    slow, quick = Sink(home, opened(replace(FAST, timeout=1.0))), Sink(home, opened())
+    slow.start()
+    given = Batch.of("q1", {"S": (places[0], places[1])}, is_stateful=False)
 
-    def slowly() -> Iterator[list[OutRow]]:
-        yield from rows(10, 15, 2)
-        quick.start(everything)
-        quick.write(rows(10, 20, 2), one((1, 10), (2, 20)), watermarks={"at": 200})
+    def slowly(_: object) -> Iterator[list[OutRow]]:
+        yield from rows(0, 5, 1)
+        quick.start()
+        if has_written:
+            quick.write(given, lambda _: rows(0, 10, 1))
         time.sleep(1.2)
-        yield from rows(15, 20, 2)
+        yield from rows(5, 10, 1)
 
     with pytest.raises(SinkTimedOut):
-        slow.write(slowly(), one((1, 10), (2, 20)))
+        slow.write(given, slowly)
     with pytest.raises(SinkFenced):
-        slow.start(everything)
-    quick.write(rows(20, 30, 3), one((2, 20), (3, 30)), watermarks={"at": 300})
-    topics.check(30)
+        slow.start()
+    assert quick.write(given, lambda _: rows(0, 10, 1)).rows == (0 if has_written else 10)
+    assert topics.numbers() == list(range(10))
 
 
 def test_the_older_of_two_processes_is_fenced_for_good(opened: Any, topics: Topics) -> None:

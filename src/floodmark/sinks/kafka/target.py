@@ -189,7 +189,6 @@ class KafkaTarget:
         self._abort_open()
         topics = SinkTopics(self.settings, self.cluster)
         topics.ensure_progress_topic(self.progress_topic)
-        self._check_not_superseded()
         producer, newest = self._fence_and_read()
         progress = newest.get(self.sink)
         for earlier in (self.progress, known):
@@ -447,16 +446,6 @@ class KafkaTarget:
         info = self.cluster.find_topic(topic) or self.cluster.create_topic(topic, self.options.partitions, {})
         self.topic, self._topic_id = info.name, info.id
         self.progress, self._first_marks = None, {}
-
-    def _check_not_superseded(self) -> None:
-        """After a transaction timeout, check that no other process has taken over, before fencing again."""
-        if not self._timed_out:
-            return
-        reader = ProgressTopicReader(self.settings, self.progress_topic, timeout=self.options.timeout)
-        progress = reader.read(self.sink, self.cluster).get(self.sink)
-        if progress is not None and progress != self.progress:
-            self._ended = fenced_error(self.sink, "a transaction took too long", kafka_code=None)
-            raise self._ended
 
     def _check_not_lost(self, earlier: Progress | None, stored: Progress | None) -> None:
         """Check that the progress topic still has what was recorded for the topic of the rows."""
