@@ -7,6 +7,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from floodmark.errors import InvalidOption
+from floodmark.spark.columns import as_event_time
 from floodmark.spark.sink.query import explain
 from floodmark.spark.sink.stability import require_stable_routing, unstable_parts
 
@@ -32,6 +33,7 @@ ROWS = [
     ),
     ("the partition", lambda orders: orders.withColumn("x", F.spark_partition_id()), ["spark_partition_id()"]),
     ("rand() in a filter", lambda orders: orders.where(F.rand() < 0.5), ["rand()"]),
+    ("an event time", lambda orders: orders.select(as_event_time(orders.schema["timestamp"])), []),
     ("fractions without a sum", lambda orders: orders, []),
     ("the time of the batch", lambda orders: orders.withColumn("x", F.current_timestamp()), []),
     ("a count", lambda orders: windows(orders, F.count("*"), F.sum("value")), []),

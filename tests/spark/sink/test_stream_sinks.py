@@ -187,7 +187,7 @@ def test_two_queries_write_to_one_stream_and_the_slower_holds_its_watermark(chai
     chain.run(chain.frame("rows"), "both", name="one")
     before = chain.shop.watermark
     chain.shop.trade()
-    both = chain.run(chain.frame("rows"), "both", "other", name="two", is_alone=False)
+    both = chain.run(chain.frame("rows"), "both", "other", name="two", is_alone=False, append=True)
     assert Counter(row["id"] for row in rows_in(both)).total() == 60 + 120
     assert watermark_of(both) == before
 
