@@ -33,7 +33,17 @@ _TEXT: Final = ("varchar", "char")
 _DECIMAL: Final = ("decimal", "dec", "numeric")
 _NESTED: Final = ("array", "map", "struct")
 _KNOWN: Final = (*_SIMPLE, *_TEXT, *_DECIMAL, *_NESTED)
-_TOKEN: Final = re.compile(r"\s*(?:(`(?:[^`]|``)+`)|('(?:[^'\\]|\\.)*')|(\w+)|([<>(),:]))")
+# Each alternative reads its characters in one way only, so that no text takes more than linear time.
+_TOKEN: Final = re.compile(r"\s*(?:`([^`]*(?:``[^`]*)*)`|('[^'\\]*(?:\\.[^'\\]*)*')|(\w+)|([<>(),:]))")
+_NUMBER: Final = re.compile(r"[0-9]{1,9}")
+_MAX_PRECISION: Final = 38
+_SHOWN: Final = 1_000
+
+MAX_COLUMNS: Final = 10_000
+"""The columns of a schema, with the fields and elements inside of them."""
+
+MAX_DEPTH: Final = 30
+"""The levels of a schema: a plain column has one. Arrow writes batches with up to 64, and a map takes two of them."""
 
 
 def parse_ddl(text: str) -> Any:
@@ -47,13 +57,63 @@ def parse_ddl(text: str) -> Any:
     Traceback (most recent call last):
     floodmark.errors.SchemaInvalid: The schema has the type 'BIGIN'. ... Did you mean 'bigint'? [schema-invalid]
     """
-    reader = _Reader(text)
-    fields = reader.fields(end=None)
-    names = [field.name for field in fields]
-    duplicates = sorted({name for name in names if names.count(name) > 1})
-    if duplicates:
-        raise _refused(f"The schema has the column {duplicates[0]!r} twice.", text, "Rename one of the two columns.")
-    return pa.schema(fields)
+    schema = pa.schema(_Reader(text).fields(end=None))
+    check_schema(schema)
+    return schema
+
+
+def check_schema(schema: Any) -> None:
+    """Raise `SchemaInvalid` for an Arrow schema that is too large, or that has columns which cannot be told apart.
+
+    >>> check_schema(pa.schema([("id", pa.int64()), ("id", pa.string())]))
+    Traceback (most recent call last):
+    floodmark.errors.SchemaInvalid: The schema has the column 'id' twice. ... [schema-invalid]
+    """
+    count = 0
+    groups = [(1, list(schema))]
+    while groups:
+        depth, fields = groups.pop()
+        count += len(fields)
+        _check_size(count, depth)
+        _check_names(fields)
+        for field in fields:
+            kind = field.type
+            if pa.types.is_struct(kind):
+                groups.append((depth + 1, [kind.field(index) for index in range(kind.num_fields)]))
+            elif pa.types.is_map(kind):
+                groups += [(depth + 1, [kind.key_field]), (depth + 1, [kind.item_field])]
+            elif kind.num_fields:
+                groups.append((depth + 1, [kind.field(0)]))
+            elif pa.types.is_decimal(kind) and not 0 <= kind.scale <= kind.precision:
+                raise _refused(f"The schema has the type {kind}.", str(kind), "Use a scale from 0 up to the precision.")
+
+
+def _check_size(count: int, depth: int) -> None:
+    if count > MAX_COLUMNS or depth > MAX_DEPTH:
+        raise SchemaInvalid(
+            f"The schema has more than {MAX_COLUMNS} columns."
+            if count > MAX_COLUMNS
+            else f"The schema is nested in more than {MAX_DEPTH} levels.",
+            rule=f"A schema has at most {MAX_COLUMNS} columns, nested ones included, in at most {MAX_DEPTH} levels.",
+            remedy="Store what changes from event to event as a MAP, or as JSON in a STRING.",
+        )
+
+
+def _check_names(fields: list[Any]) -> None:
+    """Refuse columns or fields of one struct with equal, empty or undecodable names."""
+    names: set[str] = set()
+    for field in fields:
+        try:
+            name = field.name
+        except UnicodeDecodeError:
+            raise _refused("The schema has a column whose name is no text.", "", "Name it in UTF-8.") from None
+        if not name:
+            raise _refused("The schema has a column without a name.", "", "Name it.")
+        if name in names:
+            raise _refused(f"The schema has the column {name!r:.200} twice.", name, "Rename one of the two columns.")
+        names.add(name)
+    if not fields:
+        raise _refused("The schema has a list of columns that is empty.", "", "Name at least one column.")
 
 
 def write_ddl(schema: Any) -> str:
@@ -87,30 +147,32 @@ def _write_field(field: Any, separator: str) -> str:
 
 
 def _write_type(kind: Any) -> str:
-    simple = _WRITTEN.get(str(kind))
-    if simple is not None:
-        return simple
-    if pa.types.is_timestamp(kind) and kind.unit in ("us", "ms", "s"):
-        return "TIMESTAMP_NTZ" if kind.tz is None else "TIMESTAMP"
-    if pa.types.is_decimal128(kind):
-        return f"DECIMAL({kind.precision}, {kind.scale})"
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return f"ARRAY<{_write_type(kind.value_type)}>"
     if pa.types.is_map(kind):
         return f"MAP<{_write_type(kind.key_type)}, {_write_type(kind.item_type)}>"
     if pa.types.is_struct(kind):
         return f"STRUCT<{', '.join(_write_field(kind.field(index), ': ') for index in range(kind.num_fields))}>"
-    raise _refused(
-        f"The schema has the Arrow type {kind}.", str(kind), "Cast the column to a type that Spark also has."
-    )
+    if pa.types.is_timestamp(kind) and kind.unit in ("us", "ms", "s"):
+        return "TIMESTAMP_NTZ" if kind.tz is None else "TIMESTAMP"
+    if pa.types.is_decimal128(kind):
+        return f"DECIMAL({kind.precision}, {kind.scale})"
+    simple = _WRITTEN.get(str(kind))
+    if simple is None:
+        fact = f"The schema has the Arrow type {kind!s:.200}."
+        raise _refused(fact, str(kind), "Cast the column to a type that Spark also has.")
+    return simple
 
 
 class _Reader:
-    """A recursive-descent parser of Spark's DDL."""
+    """A recursive-descent parser of Spark's DDL that reads each token once."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._position = 0
+        self._count = 0
+        self._depth = 0
+        self._token = _TOKEN.match(text)
 
     def fields(self, end: str | None) -> list[Any]:
         fields = [self._field()]
@@ -123,30 +185,48 @@ class _Reader:
         return fields
 
     def _field(self) -> Any:
-        quoted, _, word, _ = self._next_token()
-        if not quoted and not word:
+        quoted, word = self._group(1), self._group(3)
+        name = quoted.replace("``", "`") if quoted else word
+        if not name:
             raise self._unexpected()
-        name = quoted[1:-1].replace("``", "`") if quoted else word
+        self._advance()
         self._next_is(":")
         kind = self._type()
         nullable = True
         if self._next_is("not"):
             self._expect("null")
             nullable = False
-        if self._next_is("comment") and not self._next_token()[1]:
-            raise self._unexpected()
-        return pa.field(name, kind, nullable)
+        if self._next_is("comment"):
+            if not self._group(2):
+                raise self._unexpected()
+            self._advance()
+        try:
+            return pa.field(name, kind, nullable)
+        except UnicodeEncodeError:
+            raise self._unexpected() from None
 
     def _type(self) -> Any:
-        word = self._next_token()[2]
+        """Return the type of a column, an element or a value; each counts as a column."""
+        self._count += 1
+        self._depth += 1
+        _check_size(self._count, self._depth)
+        word = self._group(3)
+        if not word:
+            raise self._unexpected()
+        self._advance()
+        kind = self._type_named(word)
+        self._depth -= 1
+        return kind
+
+    def _type_named(self, word: str) -> Any:
         name = word.lower()
         if name in _SIMPLE:
             return _SIMPLE[name]()
         if name in _TEXT:
-            self._numbers()
+            self._numbers(most=1)
             return pa.string()
         if name in _DECIMAL:
-            return pa.decimal128(*(self._numbers() or [10, 0]))
+            return self._decimal()
         if name == "array":
             return pa.list_(pa.field("element", self._type_arguments(1)[0]))
         if name == "map":
@@ -154,10 +234,8 @@ class _Reader:
         if name == "struct":
             self._expect("<")
             return pa.struct(self.fields(end=">"))
-        if not word:
-            raise self._unexpected()
         raise _refused(
-            f"The schema has the type {word!r}.",
+            f"The schema has the type {word!r:.200}.",
             self._text,
             did_you_mean(name, _KNOWN, otherwise=f"The types are {', '.join(_KNOWN)}."),
         )
@@ -171,33 +249,42 @@ class _Reader:
         self._expect(">")
         return types
 
-    def _numbers(self) -> list[int]:
+    def _decimal(self) -> Any:
+        precision, scale = [*(self._numbers(most=2) or [10]), 0][:2]
+        if not 1 <= precision <= _MAX_PRECISION or scale > precision:
+            fact = f"The schema has the type DECIMAL({precision}, {scale})."
+            raise _refused(fact, self._text, f"Use a precision from 1 to {_MAX_PRECISION}, and no larger scale.")
+        return pa.decimal128(precision, scale)
+
+    def _numbers(self, most: int) -> list[int]:
+        """Return up to `most` numbers in parentheses; none without parentheses."""
         if not self._next_is("("):
             return []
         numbers: list[int] = []
         while True:
-            word = self._next_token()[2]
-            if not word.isdigit():
+            if not _NUMBER.fullmatch(self._group(3)) or len(numbers) == most:
                 raise self._unexpected()
-            numbers.append(int(word))
+            numbers.append(int(self._group(3)))
+            self._advance()
             if not self._next_is(","):
                 break
         self._expect(")")
         return numbers
 
-    def _next_token(self) -> tuple[str, str, str, str]:
-        match = _TOKEN.match(self._text, self._position)
-        if match is None:
-            raise self._unexpected()
-        self._position = match.end()
-        return match[1] or "", match[2] or "", match[3] or "", match[4] or ""
+    def _group(self, number: int) -> str:
+        """Return the next token if it is of this group of `_TOKEN`, else ""."""
+        return "" if self._token is None else self._token[number] or ""
+
+    def _advance(self) -> None:
+        if self._token is not None:
+            self._position = self._token.end()
+            self._token = _TOKEN.match(self._text, self._position)
 
     def _next_is(self, token: str) -> bool:
-        match = _TOKEN.match(self._text, self._position)
-        if match is None or (match[3] or match[4] or "").lower() != token:
-            return False
-        self._position = match.end()
-        return True
+        is_next = (self._group(3) or self._group(4)).lower() == token
+        if is_next:
+            self._advance()
+        return is_next
 
     def _expect(self, token: str) -> None:
         if not self._next_is(token):
@@ -215,5 +302,5 @@ def _refused(fact: str, schema: str, remedy: str) -> SchemaInvalid:
         fact,
         rule="A schema is a list of columns in Spark's DDL, or an Arrow schema with types that Spark also has.",
         remedy=remedy,
-        schema=schema,
+        schema=schema[:_SHOWN],
     )

@@ -1,6 +1,10 @@
 """Text: suggestions for misspelled words, and characters that databases cannot store."""
 
 from collections.abc import Iterable
+from typing import Final
+
+_LONGEST_MISSPELLED: Final = 1_000
+"""Longer texts are not compared: that takes time, and no name is as long."""
 
 
 def nearest(word: str, candidates: Iterable[str]) -> str | None:
@@ -9,6 +13,8 @@ def nearest(word: str, candidates: Iterable[str]) -> str | None:
     >>> nearest("Ordrs", ["orders", "payments"]), nearest("x", ["orders"])
     ('orders', None)
     """
+    if len(word) > _LONGEST_MISSPELLED:
+        return None
     from difflib import get_close_matches  # slow to import, and needed only for an error message
 
     by_lowercase = {candidate.lower(): candidate for candidate in candidates}

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from floodmark._util.ddl import parse_ddl, write_ddl
+from floodmark._util.ddl import check_schema, parse_ddl, write_ddl
 from floodmark._util.text import did_you_mean
 from floodmark._util.times import Duration, check_unit, duration_micros
 from floodmark.errors import InvalidName, InvalidOption, InvalidValue, StreamSealed, UnknownColumn, UnknownKey
@@ -239,6 +239,7 @@ def make_settings(
                 option="schema",
                 value=schema,
             )
+        check_schema(checked)
         write_ddl(checked)
         checked = checked.remove_metadata()
     columns = _check_columns(time_columns, checked)
