@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from floodmark.errors import NotJson, SnapshotInvalid, SnapshotVersionUnknown
+from floodmark.errors import FloodmarkError, NotJson, SnapshotInvalid, SnapshotVersionUnknown
 
 Snapshot = dict[str, Any]
 """What `snapshot()` returns: JSON values only, so that it can be stored anywhere."""
@@ -44,12 +44,12 @@ def open_snapshot(snapshot: object, kind: str) -> Iterator[Mapping[str, Any]]:
         )
     try:
         yield snapshot
-    except (AttributeError, KeyError, TypeError, IndexError) as error:
-        raise _snapshot_invalid(kind, f"reading it failed with {error!r}") from error
-    except ValueError as error:
-        if isinstance(error, SnapshotInvalid):
-            raise
+    except SnapshotInvalid:
+        raise
+    except (FloodmarkError, ValueError) as error:
         raise _snapshot_invalid(kind, f"a value is wrong: {error}") from error
+    except (AttributeError, LookupError, TypeError, OverflowError) as error:
+        raise _snapshot_invalid(kind, f"reading it failed with {error!r}") from error
 
 
 def _snapshot_invalid(kind: str, why: str) -> SnapshotInvalid:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from floodmark._util.codec import Snapshot, new_snapshot, open_snapshot
-from floodmark._util.ints import INT64_MAX, INT64_MIN, check_now, check_watermark
+from floodmark._util.ints import INT64_MAX, INT64_MIN, check_now, check_number, check_watermark
 from floodmark._util.names import Name
 from floodmark.errors import InvalidOption, WatermarkNotRising
 from floodmark.progress.coalescer_state import (
@@ -404,7 +404,7 @@ class Coalescer:
             merged._keys.is_closed = bool(saved["only_declared"])
             merged._keys.dropped = {check_key(key) for key in saved["dropped"]}
             merged._is_idle = bool(saved["is_idle"])
-            merged._ignored = int(saved["ignored"])
+            merged._ignored = check_number("ignored", saved["ignored"])
         return merged
 
     def _revive(self, slot: int, now: int | None) -> None:

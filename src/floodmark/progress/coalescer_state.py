@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from floodmark._util.ints import INT64_MAX, INT64_MIN, check_int64, check_watermark
+from floodmark._util.ints import INT64_MAX, INT64_MIN, check_int64, check_number, check_watermark
 from floodmark._util.names import Name, check_new_name
 from floodmark.errors import BatchInvalid, InputFinished, InvalidOption, UnknownInput, UnknownKey
 from floodmark.progress.columns import Int64Array
@@ -52,21 +52,24 @@ class Inputs:
 
     def slot(self, name: Name) -> int:
         """Return the slot of an input, finished or not."""
-        slot = self._slots.get(name)
-        if slot is None:
+        try:
+            return self._slots[name]
+        except (KeyError, TypeError):
+            # A TypeError is a value that cannot be a name, such as a list.
             raise UnknownInput(
                 f"There is no input {name!r}.",
                 rule="An input must be added before it is used.",
                 remedy=f"Call add({name!r}) first, or use one of: {', '.join(map(str, self._slots)) or 'none yet'}.",
                 input=name,
-            )
-        return slot
+            ) from None
 
     def live_slot(self, name: Name) -> int:
         """Return the slot of an input, or raise an error if it has finished."""
-        slot = self._slots.get(name)
-        if slot is None or self.state[slot] == FINISHED:
+        try:
+            slot = self._slots[name]
+        except (KeyError, TypeError):
             slot = self.slot(name)
+        if self.state[slot] == FINISHED:
             raise InputFinished(
                 f"The input {name!r} has finished and was used again.",
                 rule="A finished input sends nothing more.",
@@ -79,7 +82,7 @@ class Inputs:
         """Return the slots of many inputs; no name may occur twice."""
         try:
             slots = np.fromiter((self._slots[name] for name in names), dtype=np.int64, count=len(names))
-        except KeyError:
+        except (KeyError, TypeError):
             slots = np.array([self.slot(name) for name in names])
         for row in np.flatnonzero(self.states()[slots] == FINISHED)[:1]:
             self.live_slot(names[row])
@@ -336,20 +339,28 @@ class KeyState:
 
     def load(self, saved: dict[str, Any], slots: Sequence[int], active: Sequence[int]) -> None:
         """Load a saved state; `slots` are the slots of all inputs in the order they were saved."""
+        self.emitted = None if saved["emitted"] is None else check_watermark(saved["emitted"])
+        self.top = None if saved["top"] is None else check_watermark(saved["top"])
+        loaded: set[int] = set()
+        active_slots = set(active)
         for index, time, since, left_out in saved["inputs"]:
-            slot = slots[index]
+            slot = slots[check_number("index of an input", index)]
+            if slot in loaded:
+                raise ValueError(f"the input {index} is there twice")
+            loaded.add(slot)
             self.since[slot] = check_int64(since, "since")
-            self.left_out[slot] = bool(left_out)
             if time is not None:
                 self.values[slot] = check_watermark(time)
                 self.seen[slot] = 1
+            lags = self.emitted is not None and (time is None or time < self.emitted)
+            if left_out and not (lags and slot in active_slots):
+                raise ValueError(f"the input {index} is left out, but does not lag")
+            self.left_out[slot] = bool(left_out)
         taking_part = [slot for slot in active if not self.left_out[slot]]
         self.blocking = sum(not self.seen[slot] for slot in taking_part)
         for slot in taking_part:
             if self.seen[slot]:
                 self.tree.set(slot, self.values[slot])
-        self.emitted = None if saved["emitted"] is None else check_watermark(saved["emitted"])
-        self.top = None if saved["top"] is None else check_watermark(saved["top"])
 
 
 class Keys:

@@ -1,5 +1,7 @@
 """Int64 columns: sequence numbers, times and watermarks of many rows."""
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -9,13 +11,39 @@ from floodmark.errors import BatchInvalid, NotInt64
 Int64Array = NDArray[np.int64]
 
 
+def as_array(values: ArrayLike, what: str) -> NDArray[Any]:
+    """Return `values` (numpy, Arrow or a list) as an array, or raise an error if they are no column without nulls.
+
+    >>> as_array([[1], [2, 3]], "sequence")
+    Traceback (most recent call last):
+    floodmark.errors.BatchInvalid: The column 'sequence' is no array: ... [batch-invalid]
+    """
+    try:
+        array = np.asarray(values)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise BatchInvalid(
+            f"The column {what!r} is no array: {error}.",
+            rule="A column has one value per row.",
+            remedy="Pass a one-dimensional array or a list of single values.",
+            column=what,
+        ) from error
+    if np.ma.isMaskedArray(values) and np.ma.getmaskarray(values).any():
+        raise BatchInvalid(
+            f"The column {what!r} has masked values.",
+            rule="A column holds no nulls.",
+            remedy="Fill or drop the masked values.",
+            column=what,
+        )
+    return array
+
+
 def int64_column(values: ArrayLike, what: str, length: int | None = None) -> Int64Array:
     """Return `values` (numpy, Arrow or a list) as an int64 column of `length`, or raise an error.
 
     >>> int64_column([1, 2], "sequence")
     array([1, 2])
     """
-    column = np.asarray(values)
+    column = as_array(values, what)
     if column.size == 0 and column.ndim == 1:
         column = column.astype(np.int64)
     if column.ndim != 1 or (length is not None and len(column) != length):

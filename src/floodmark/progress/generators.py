@@ -128,7 +128,7 @@ class Punctuated:
 
     def watermark(self, state: GeneratorState, now: int) -> int | None:
         """Return the highest mark."""
-        return None if state is None else int(state)
+        return None if state is None else check_int64(state, "mark")
 
 
 def check_duration(name: str, value: object, *, least: int = 0) -> int:

@@ -8,7 +8,7 @@ from floodmark._util.names import Name, check_new_name
 from floodmark.errors import InputFinished, UnknownInput
 from floodmark.progress.coalescer import Coalescer, Explanation, NotRising
 from floodmark.progress.coalescer_state import Revived
-from floodmark.progress.signals import IDLE, Signal
+from floodmark.progress.signals import IDLE, Signal, check_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,9 @@ class GroupedCoalescer:
             restored = cls({}, revived=saved["revived"], not_rising=saved["not_rising"])
             restored._merged = Coalescer.restore(saved["merged"])
             restored._groups = {group: Coalescer.restore(inner) for group, inner in saved["groups"]}
-            restored._dropped = list(saved["dropped"])
+            if restored._groups.keys() != set(restored._merged.inputs):
+                raise ValueError(f"it has the groups {list(restored._groups)}, and merges {restored._merged.inputs}")
+            restored._dropped = [check_key(key) for key in saved["dropped"]]
         return restored
 
     def _group(self, group: Name) -> Coalescer:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from floodmark._util.codec import Snapshot, new_snapshot, open_snapshot
-from floodmark._util.ints import INT64_MAX, INT64_MIN, check_int64, check_watermark
+from floodmark._util.ints import INT64_MAX, INT64_MIN, check_int64, check_number, check_watermark
 from floodmark._util.names import Name
 from floodmark.errors import InvalidOption, ReservedTime, UnknownKey
 from floodmark.progress.coalescer import Coalescer, Explanation
@@ -148,8 +148,13 @@ class OriginState:
     def load(cls, saved: list[Any], now: int) -> "OriginState":
         """Return a saved state, with `now` as `last_heard`."""
         origin = cls(now)
-        states, origin.idle_cause, origin.future_rows, origin.newest_future = saved
+        states, idle_cause, future_rows, newest_future = saved
+        if idle_cause not in (None, "declared", "timeout"):
+            raise ValueError(f"unknown cause of idleness {idle_cause!r}")
         origin.states = dict(states)
+        origin.idle_cause = idle_cause
+        origin.future_rows = check_number("future_rows", future_rows)
+        origin.newest_future = None if newest_future is None else check_int64(newest_future, "newest_future")
         return origin
 
     def _count_future(self, rows: int, newest: int) -> None:
@@ -396,7 +401,7 @@ class OriginWatermarks:
         """
         restored = cls(generators, now=now, idle=idle, frame=frame, future=future)
         with open_snapshot(snapshot, "origin-watermarks") as saved:
-            restored._dropped = set(saved["dropped"])
+            restored._dropped = {check_key(key) for key in saved["dropped"]}
             for key in restored._dropped:
                 restored._generators.pop(key, None)
             if set(saved["keys"]) != set(restored._generators):
@@ -404,7 +409,11 @@ class OriginWatermarks:
             restored._merged = Coalescer.restore(saved["merged"])
             restored._emitted = {check_key(key): check_watermark(time) for key, time in saved["let_out"].items()}
             restored._origins = {name: OriginState.load(state, now) for name, state in saved["origins"]}
-            restored._drop_endless_states(now)
+            if restored._origins.keys() != set(restored._merged.inputs):
+                raise ValueError(f"it has the origins {list(restored._origins)}, and merges {restored._merged.inputs}")
+            if restored._generators.keys() != set(restored._merged.keys):
+                raise ValueError(f"it has the keys {saved['keys']}, and merges {restored._merged.keys}")
+            restored._check_states(now)
         return restored
 
     def _origin(self, origin: Name) -> OriginState:
@@ -422,11 +431,15 @@ class OriginWatermarks:
                 )
         return by_key
 
-    def _drop_endless_states(self, now: int) -> None:
-        """Drop generator states that make int64 MAX: earlier releases kept them of a row that they refused."""
+    def _check_states(self, now: int) -> None:
+        """Check that the restored generator states make watermarks, so that no later call fails on them.
+
+        One that makes int64 MAX is dropped: earlier releases kept the state of a row that they refused.
+        """
         for state in self._origins.values():
             for key, generator in self._generators.items():
-                if generator.watermark(state.states.get(key), now) == INT64_MAX:
+                time = generator.watermark(state.states.get(key), now)
+                if time is not None and check_int64(time, f"watermark on {key}") == INT64_MAX:
                     state.states.pop(key, None)
 
     def _limit(self, now: int) -> int | None:

@@ -126,6 +126,9 @@ def watermark(*values: object) -> Callable[[Coalescer], object]:
 
 REFUSED: dict[str, tuple[Callable[[Coalescer], object], str]] = {
     "unknown input": (watermark("z", "a", 5), "unknown-input"),
+    "input that is a list": (watermark(["p0"], "a", 5), "unknown-input"),
+    "input that is a list, in a batch": (batch([["p0"]], {"a": [50]}), "unknown-input"),
+    "ragged column": (batch(["p0", "p1"], {"a": [[50], [51, 52]]}), "batch-invalid"),
     "unknown key": (watermark("p0", "z", 5), "unknown-key"),
     "time as float": (watermark("p0", "a", 5.0), "not-int64"),
     "time as bool": (watermark("p0", "a", True), "not-int64"),

@@ -1,8 +1,10 @@
 """What the tracker refuses, what it costs, and what happens to origins that come and go."""
 
+import json
 import sys
 import tracemalloc
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -171,6 +173,51 @@ def test_origins_may_be_numbers(ids: list[int]) -> None:
     assert tracker.prefix(ids[0]) == 2
 
 
+MIXED: dict[str, Any] = {
+    "a list": ["a", 7],
+    "a list that begins with a number": [7, "a"],
+    "a tuple": ("a", "7"),
+    "an array of objects": np.array(["7", 7], dtype=object),
+    "numbers of numpy": [np.int64(7), "a"],
+    "strings of numpy": np.array(["7", "a"]),
+    "numbers": np.array([7, 7]),
+    "a large number beside a name": [2**62, "a"],
+}
+
+
+@pytest.mark.parametrize("column", MIXED.values(), ids=MIXED)
+def test_a_number_and_its_digits_are_different_origins(column: Any) -> None:
+    tracker, expected = (Tracker([7, "7", "a", 2**62, str(2**62)]) for _ in range(2))
+    tracker.update_batch(column, range(1, len(column) + 1), range(len(column)))
+    for sequence, name in enumerate(column, start=1):
+        expected.update(name, sequence, 0, True, sequence - 1)
+    assert tracker.snapshot() == expected.snapshot()
+
+
+def test_one_origin_for_all_rows_may_be_a_number_of_numpy() -> None:
+    tracker = Tracker([7])
+    assert tracker.update_batch(np.int64(7), [1, 2], [3, 4]).advanced == (7,)
+
+
+LAST = 2**63 - 1
+
+
+@pytest.mark.parametrize("chunk_base", [0, 1, LAST])
+def test_the_last_numbers_of_int64_can_be_saved_and_used(chunk_base: int) -> None:
+    tracker = Tracker(["a", "b", "c"], first=LAST - 1, chunk_base=chunk_base)
+    tracker.update_batch("a", [LAST, LAST - 1], [7, 5], chunk=[chunk_base] * 2, last=[True, True])
+    tracker.update("b", LAST, chunk_base, False, 5, attempt=LAST)
+    tracker.update("c", LAST, LAST, True, 5, attempt=-LAST - 1)
+    tracker.add("d", after=LAST, watermark=-LAST - 1)
+    for _ in range(2):
+        tracker = Tracker.restore(json.loads(json.dumps(tracker.snapshot())))
+        assert (tracker.prefix("a"), tracker.local("a"), tracker.gaps("a")) == (LAST, 7, [])
+        assert (tracker.prefix("d"), tracker.local("d")) == (LAST, -LAST - 1)
+        assert tracker.gaps("b") == [(LAST - 1, LAST)]
+        assert tracker.update_batch("a", [LAST], [7], chunk=[chunk_base]).duplicates == 1
+        tracker.merge(Tracker.restore(tracker.snapshot()))
+
+
 def batch(**columns: object) -> Callable[[Tracker], object]:
     rows: dict[str, object] = {"origin": "a", "sequence": [1, 2], "watermark": [1, 2]} | columns
     return lambda tracker: tracker.update_batch(**rows)  # type: ignore[arg-type]
@@ -194,6 +241,20 @@ REFUSED: dict[str, tuple[Callable[[Tracker], object], str]] = {
     "attempt as text": (report("a", 1, 0, True, 5, "x"), "not-int64"),
     "last as number": (report("a", 1, 0, 1, 5), "invalid-value"),
     "unknown origin": (report("z", 1, 0, True, 5), "unknown-origin"),
+    "origin as list": (report(["a"], 1, 0, True, 5), "unknown-origin"),
+    "ragged column": (batch(watermark=[[1], [2, 3]]), "batch-invalid"),
+    "ragged sequences": (batch(sequence=[1, [2]]), "batch-invalid"),
+    "ragged flags": (batch(last=[[True], [True, False]]), "batch-invalid"),
+    "column of objects": (batch(watermark=np.array([1, 2], dtype=object)), "not-int64"),
+    "column of mixed objects": (batch(sequence=np.array([1, "a"], dtype=object)), "not-int64"),
+    "masked column": (batch(watermark=np.ma.array([1, 2], mask=[False, True])), "batch-invalid"),
+    "origins as mixed objects": (batch(origin=np.array(["a", None], dtype=object)), "unknown-origin"),
+    "origins that are lists": (batch(origin=[["a"], ["a"]]), "unknown-origin"),
+    "ragged origins": (batch(origin=[["a"], ["a", "b"]]), "unknown-origin"),
+    "origin as set": (batch(origin={"a"}), "unknown-origin"),
+    "origin missing": (batch(origin=None), "unknown-origin"),
+    "origins as floats": (batch(origin=np.array([1.0, 2.0])), "unknown-origin"),
+    "masked origins": (batch(origin=np.ma.array([1, 2], mask=[False, True])), "batch-invalid"),
     "column of floats": (batch(watermark=[1.0, 2.0]), "not-int64"),
     "column with a null": (batch(watermark=pa.array([1, None])), "not-int64"),
     "column of uint64 too large": (batch(watermark=np.array([1, 2**64 - 1], dtype=np.uint64)), "not-int64"),
@@ -213,6 +274,9 @@ REFUSED: dict[str, tuple[Callable[[Tracker], object], str]] = {
     "origin without a name": (lambda tracker: tracker.add(None), "invalid-option"),  # type: ignore[arg-type]
     "unknown origin closed": (lambda tracker: tracker.close("z"), "unknown-origin"),
     "merge of another base": (lambda tracker: tracker.merge(Tracker(chunk_base=1)), "invalid-option"),
+    "negative chunk base": (lambda tracker: Tracker(chunk_base=-1), "invalid-option"),
+    "lowest chunk base": (lambda tracker: Tracker(chunk_base=-(2**63)), "invalid-option"),
+    "negative limit of chunks": (lambda tracker: tracker.missing_chunks("a", 1, -1), "number-out-of-range"),
     "nothing may wait": (lambda tracker: Tracker(max_pending=0), "invalid-option"),
     "snapshot of another version": (
         lambda tracker: Tracker.restore(tracker.snapshot() | {"version": 2}),

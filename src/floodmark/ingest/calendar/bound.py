@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Final, Literal, Self
 
 from floodmark.errors import BoundInvalid
-from floodmark.ingest.calendar.clock import EARLIEST, HOUR, LATEST, micros_to_wall, wall_to_micros, zone_of
+from floodmark.ingest.calendar.clock import EARLIEST, HOUR, LATEST, days_before, micros_to_wall, wall_to_micros, zone_of
 
 Floor = Literal["day", "hour", "minute"]
 
@@ -164,7 +164,7 @@ class Bound:
         own = zone_of(self.zone or zone)
         start = floor_moment(now, self.floor, self.zone or zone)
         if self.days:
-            start = wall_to_micros(micros_to_wall(start, own) - timedelta(days=self.days), own)
+            start = days_before(start, self.days, own)
         return start - self.hours * HOUR - self.minutes * MINUTE
 
     def __str__(self) -> str:

@@ -118,7 +118,7 @@ def format_moment(micros: int, zone: ZoneInfo) -> str:
 
 
 def days_before(micros: int, days: int, zone: ZoneInfo) -> int:
-    """Return the moment a number of calendar days earlier, at the same wall time.
+    """Return the moment a number of calendar days earlier, at the same wall time, at least `EARLIEST`.
 
     >>> days_before(
     ...     wall_to_micros(datetime(2020, 3, 9), zone_of("America/Los_Angeles")), 1, zone_of("America/Los_Angeles")
@@ -127,7 +127,11 @@ def days_before(micros: int, days: int, zone: ZoneInfo) -> int:
     """
     if not days:
         return micros
-    return wall_to_micros(micros_to_wall(micros, zone) - timedelta(days=days), zone)
+    wall = micros_to_wall(micros, zone)
+    # The calendar begins in the year 1, and the difference of two of its times always exists.
+    if wall - micros_to_wall(EARLIEST, zone) <= timedelta(days=days):
+        return min(micros, EARLIEST)
+    return wall_to_micros(wall - timedelta(days=days), zone)
 
 
 def day_number(micros: int, zone: ZoneInfo) -> int:

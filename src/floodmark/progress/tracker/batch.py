@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from floodmark._util.ints import INT64_MIN, check_int64
 from floodmark.errors import BatchInvalid, ChunkConflict, NumberOutOfRange
-from floodmark.progress.columns import Int64Array, int64_column, watermark_column
+from floodmark.progress.columns import Int64Array, as_array, int64_column, watermark_column
 from floodmark.progress.tracker.prefix import NO_WATERMARK, Prefix
 from floodmark.progress.tracker.sequences import FIRST_ATTEMPT, AttemptRun, OpenSequence, Run, run_index, runs_cover
 
@@ -112,7 +112,7 @@ def _column_from(first: int, values: ArrayLike, what: str, length: int | None) -
 
 
 def _bool_column(values: ArrayLike, length: int) -> BoolArray:
-    flags = np.asarray(values)
+    flags = as_array(values, "last")
     if flags.dtype != np.bool_ or flags.shape != (length,):
         raise BatchInvalid(
             f"The column 'last' has type {flags.dtype} and shape {flags.shape}.",

@@ -8,7 +8,7 @@ import numpy as np
 from floodmark._util.ints import check_watermark
 from floodmark._util.names import Name, check_new_name
 from floodmark.errors import OriginClosed, UnknownOrigin
-from floodmark.progress.columns import Int64Array
+from floodmark.progress.columns import Int64Array, as_array
 from floodmark.progress.tracker.prefix import NO_WATERMARK, Prefix, load_prefix, merge_prefix, save_prefix
 
 _TABLE_LIMIT = 1 << 16
@@ -43,7 +43,12 @@ class OriginCodes:
             if rows.dtype.kind != "i" and rows.dtype.kind != "u":
                 raise unknown_origin(None)
         else:
-            values = np.asarray(column)
+            # numpy would make one type of mixed names: 7 beside "a" would become "7".
+            values = column if isinstance(column, list | tuple) else as_array(column, "origin")
+            if isinstance(values, np.ndarray) and values.ndim == 0:
+                raise unknown_origin(column)
+            if not isinstance(values, np.ndarray) or values.dtype.kind == "O":
+                return np.array([self._code(origin) for origin in values], dtype=np.int64)
             if self._table is not None and values.dtype.kind in "iu":
                 return self._encode_numbers(values)
             unique, rows = np.unique(values, return_inverse=True)
@@ -55,7 +60,9 @@ class OriginCodes:
         return row_codes
 
     def _code(self, origin: object) -> int:
-        code = self._code_of.get(origin)  # type: ignore[call-overload]
+        # Only real names: True and 1.0 are equal to 1 as keys of a dictionary.
+        is_name = isinstance(origin, str | int | np.integer) and not isinstance(origin, bool)
+        code = self._code_of.get(origin) if is_name else None  # type: ignore[call-overload]
         if code is None:
             raise unknown_origin(origin)
         return int(code)
@@ -85,10 +92,11 @@ class OriginRegistry:
 
     def prefix(self, origin: Name) -> Prefix:
         """Return the prefix of an origin, closed or not."""
-        prefix = self.all.get(origin)
-        if prefix is None:
-            raise unknown_origin(origin)
-        return prefix
+        try:
+            return self.all[origin]
+        except (KeyError, TypeError):
+            # A TypeError is a value that cannot be a name, such as a list.
+            raise unknown_origin(origin) from None
 
     def codes(self) -> OriginCodes:
         """Return the numbering of all origins."""
@@ -151,10 +159,10 @@ class OriginRegistry:
             "closed": [origin for origin in self.all if origin not in self.open],
         }
 
-    def load(self, saved: Any, max_pending: int) -> None:
+    def load(self, saved: Any, first: int, chunk_base: int, max_pending: int) -> None:
         """Load a saved state."""
         for origin, prefix in saved["origins"]:
-            self.add(origin, load_prefix(prefix, max_pending))
+            self.add(origin, load_prefix(prefix, first, chunk_base, max_pending))
         for origin in saved["closed"]:
             self.close(origin)
         self.floor = NO_WATERMARK if saved["floor"] is None else check_watermark(saved["floor"])

@@ -2,10 +2,10 @@
 
 import enum
 from collections.abc import Iterator
-from itertools import count
+from itertools import count, pairwise
 from typing import Any, Final
 
-from floodmark._util.ints import INT64_MIN, check_int64
+from floodmark._util.ints import INT64_MAX, INT64_MIN, check_int64, check_number, check_watermark
 from floodmark.errors import ChunkConflict, PendingLimitReached
 from floodmark.progress.tracker.sequences import (
     FIRST_ATTEMPT,
@@ -298,26 +298,66 @@ def save_prefix(prefix: Prefix) -> dict[str, Any]:
     }
 
 
-def load_prefix(state: dict[str, Any], max_pending: int) -> Prefix:
-    """Return a saved prefix."""
+def load_prefix(state: dict[str, Any], first: int, chunk_base: int, max_pending: int) -> Prefix:
+    """Return a saved prefix; raise a ValueError if it is none that `save_prefix` writes."""
     watermark = state["watermark"]
     prefix = Prefix(
-        check_int64(state["next"], "next sequence"),
-        NO_WATERMARK if watermark is None else check_int64(watermark, "watermark"),
+        _load_next(state["next"], first),
+        NO_WATERMARK if watermark is None else check_watermark(watermark),
         max_pending,
     )
-    prefix.runs = [Run(*(check_int64(value, "run") for value in run)) for run in state["runs"]]
-    for sequence, attempt, following, ahead, last, top in state["open"]:
-        prefix.open[sequence] = OpenSequence.load(attempt, following, ahead, last, top)
-        prefix.chunks_ahead += len(ahead)
+    prefix.runs = [_load_run(*run) for run in state["runs"]]
+    for later, earlier in pairwise(prefix.runs):
+        _require(earlier.end + 1 < later.start, f"the runs {earlier} and {later} overlap or touch")
+    _require(not prefix.runs or prefix.runs[-1].start > prefix.next, "a run does not lie behind a gap")
+    for sequence, *partial in state["open"]:
+        number = check_int64(sequence, "sequence")
+        _require(number not in prefix.open and not prefix.is_complete(number), f"sequence {number} is there twice")
+        prefix.open[number] = opened = _load_open(chunk_base, *partial)
+        prefix.chunks_ahead += len(opened.ahead)
     # Snapshots of earlier releases have no attempts.
     prefix.attempts = Attempts(
         AttemptRun(*(check_int64(value, "attempt") for value in run)) for run in state.get("attempts", ())
     )
+    for run in prefix.attempts.runs:
+        _require(run.start <= run.end, f"the run of attempts {run} is empty")
+    for before, after in pairwise(prefix.attempts.runs):
+        _require(before.end < after.start, f"the runs of attempts {before} and {after} overlap")
     for counter in _COUNTERS:
-        setattr(prefix, counter, check_int64(state[counter], counter))
+        setattr(prefix, counter, check_number(counter, state[counter]))
     prefix.pack()
     return prefix
+
+
+def _load_next(number: object, first: int) -> int:
+    """Return the number of the next sequence or chunk: after the last int64 it is the one beyond."""
+    if type(number) is int and first <= number <= INT64_MAX + 1:
+        return number
+    raise ValueError(f"{number!r} cannot be the next sequence or chunk")
+
+
+def _load_run(start: object, end: object, top: object, falls: object) -> Run:
+    run = Run(check_int64(start, "run"), check_int64(end, "run"), check_watermark(top), check_number("falls", falls))
+    _require(run.start <= run.end, f"the run {run} is empty")
+    return run
+
+
+def _load_open(
+    chunk_base: int, attempt: object, following: object, ahead: list[object], last: object, top: object
+) -> OpenSequence:
+    number = _load_next(following, chunk_base)
+    chunks = {check_int64(chunk, "chunk") for chunk in ahead}
+    end = None if last is None else check_int64(last, "last chunk")
+    _require(number < min(chunks, default=number + 1), f"chunk {number} cannot be the next one")
+    _require(number > chunk_base or bool(chunks), "a sequence has no chunk")
+    _require(end is None or end == max(chunks, default=None), f"chunk {end} cannot be the last one")
+    _require(len(chunks) == len(ahead), "a chunk is there twice")
+    return OpenSequence.load(check_int64(attempt, "attempt"), number, chunks, end, check_watermark(top))
+
+
+def _require(is_valid: bool, otherwise: str) -> None:
+    if not is_valid:
+        raise ValueError(otherwise)
 
 
 def merge_prefix(ours: Prefix, theirs: Prefix) -> Prefix:

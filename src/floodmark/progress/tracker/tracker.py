@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from floodmark._util.codec import Snapshot, new_snapshot, open_snapshot
-from floodmark._util.ints import INT64_MAX, INT64_MIN, check_int64, check_watermark
+from floodmark._util.ints import INT64_MAX, INT64_MIN, check_int64, check_number, check_watermark
 from floodmark._util.names import Name
 from floodmark.errors import BatchInvalid, InvalidOption, InvalidValue
 from floodmark.progress.tracker.batch import BatchPlan, Reports, apply_plan, check_from, check_reports, plan_batch
@@ -94,6 +94,13 @@ class Tracker:
         """
         self._first = check_int64(first, "first sequence")
         self._chunk_base = check_int64(chunk_base, "chunk base")
+        if self._chunk_base < 0:
+            raise InvalidOption(
+                f"chunk_base is {chunk_base}.",
+                rule="chunk_base must be at least 0.",
+                remedy="Omit chunk_base to count chunks from 0, or set it to 1 to count from 1.",
+                chunk_base=chunk_base,
+            )
         self._max_pending = check_int64(max_pending, "max_pending")
         if self._max_pending < 1:
             raise InvalidOption(
@@ -124,7 +131,10 @@ class Tracker:
         """
         # The common cases are inlined here: one more call per report would cost a third of the speed.
         if type(sequence) is type(watermark) is int and INT64_MIN <= watermark < INT64_MAX:
-            prefix = self._origins.open.get(origin)
+            try:
+                prefix = self._origins.open.get(origin)
+            except TypeError:
+                prefix = None
             if prefix is not None and (last is True or last is False):
                 partial = prefix.open.get(sequence)
                 if partial is not None:
@@ -335,10 +345,11 @@ class Tracker:
         """
         prefix = self._origins.prefix(origin)
         number = check_from(self._first, sequence, "sequence")
-        if prefix.is_complete(number):
+        most = check_number("limit", limit)
+        if prefix.is_complete(number) or not most:
             return frozenset()
         partial = prefix.open.get(number)
-        return frozenset({self._chunk_base}) if partial is None else partial.missing(limit)
+        return frozenset({self._chunk_base}) if partial is None else partial.missing(most)
 
     def is_complete(self, origin: Name, sequence: int) -> bool:
         """Return whether all of `sequence` was reported, also behind a gap: a restart can skip it.
@@ -385,7 +396,7 @@ class Tracker:
         """Return a tracker with the state of `snapshot`."""
         with open_snapshot(snapshot, "tracker") as state:
             tracker = cls(first=state["first"], chunk_base=state["chunk_base"], max_pending=state["max_pending"])
-            tracker._origins.load(state, tracker._max_pending)
+            tracker._origins.load(state, tracker._first, tracker._chunk_base, tracker._max_pending)
         return tracker
 
     def _plan(self, origin: Name, reports: Reports) -> BatchPlan:
@@ -395,9 +406,10 @@ class Tracker:
         return plan
 
     def _by_origin(self, origin: Name | ArrayLike, reports: Reports) -> Iterable[tuple[Name, Reports]]:
-        if isinstance(origin, str | int):
-            self._origins.prefix(origin)
-            return [(origin, reports)]
+        if isinstance(origin, str | int | np.integer):
+            name = int(origin) if isinstance(origin, np.integer) else origin
+            self._origins.prefix(name)
+            return [(name, reports)]
         return reports.split(self._origins.codes().encode(origin), self.origins)
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from floodmark.errors import GridInvalid, RangeInvalid
 from floodmark.ingest import Bound, Grid, Range
-from floodmark.ingest.calendar.clock import day_number, days_before, micros_to_wall, wall_to_micros, zone_of
+from floodmark.ingest.calendar.clock import EARLIEST, day_number, days_before, micros_to_wall, wall_to_micros, zone_of
 from floodmark.ingest.planning.plan import plan
 from support.examples import examples
 from support.ingest.ingest_jobs import LA, at, job_of
@@ -262,6 +262,16 @@ def test_days_before_are_days_of_the_calendar() -> None:
     assert days_before(at("03-10"), 3, los_angeles) == at("03-07"), "S56"
     assert days_before(at("03-09 02:30"), 1, los_angeles) == at("03-08 03:00")
     assert day_number(at("11-02"), los_angeles) - day_number(at("11-01"), los_angeles) == 1
+
+
+@pytest.mark.parametrize("zone", ["UTC", LA, "Asia/Tokyo", "Pacific/Kiritimati"])
+@pytest.mark.parametrize("year", ["0002", "0003", "0050", "0101", "0102", "0103", "2020"])
+def test_days_before_end_at_the_earliest_moment(zone: str, year: str) -> None:
+    moment = at(f"{year}-01-05 12:00", zone)
+    found = days_before(moment, 36_600, zone_of(zone))
+    assert found == EARLIEST if year <= "0102" else found > EARLIEST
+    assert days_before(EARLIEST, 1, zone_of(zone)) == EARLIEST
+    assert Bound.parse("P366000D", zone).resolve(moment, zone) <= moment
 
 
 def test_many_cells_are_counted_without_being_made() -> None:

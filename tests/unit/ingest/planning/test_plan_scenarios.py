@@ -76,6 +76,14 @@ def test_what_is_known_gives_this_plan(
     assert planned(job, covered(*known), now) == expected, scenario
 
 
+def test_a_grace_that_reaches_before_the_calendar_reads_everything_again() -> None:
+    job = job_of(start="0002-02-01", to="0090-02-01", grid="yearly", grace_days=36_600)
+    known = covered("0002-02-01..0090-02-01")
+    rows = plan(job, known, at("2020-01-01")).rows
+    assert (len(rows), rows[0].range.lo, rows[0].reason) == (88, at("0002-02-01"), "grace")
+    assert complete_through(job, known, at("2020-01-01")) == at("0090-02-01")
+
+
 def test_a_month_is_read_from_its_grace_on_and_named_whole() -> None:
     """S43 and X8: the cell is the month as far as it has come, the range what is read of it."""
     job = job_of(start="2019-01-01", grid="monthly", grace_days=3)
