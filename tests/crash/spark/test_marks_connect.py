@@ -37,5 +37,6 @@ def test_marks_move_the_watermark_through_connect(tmp_path: Path) -> None:
         "own": [[[0.0, 1]], [[3.0, "b"]]],
         "stream": [2, 1],
         "sunk": [1, 2, 11, 25],
+        "windows": [[1, 2]] * 3,
         "ingested": [4, [], True],
     }

@@ -152,14 +152,17 @@ def window(df: DataFrame, duration: str, slide: str | None = None) -> DataFrame:
         slide: The time between the starts of two windows; by default `duration`.
 
     Returns:
-        The rows with the column `window`, to group by.
+        The rows with the column `window`, to group by; it replaces a column of that name.
 
     Raises:
         UnsupportedFrame: The DataFrame is another one, or its event time or `_w` was dropped.
     """
     event_time = _require_stamped_event_time(df)
     stamp = _stamped_watermark(event_time.metadata[TIME_KEY_METADATA])
-    opened = df.withColumn("window", F.window(column_of(event_time.name), duration, slide))
+    # Not withColumn: on Spark Connect it drops the metadata of the new column, which makes it an event time.
+    others = [field.name for field in df.schema.fields if field.name.lower() != "window"]
+    kept = ["*"] if len(others) == len(df.schema.fields) else [column_of(name) for name in others]
+    opened = df.select(*kept, F.window(column_of(event_time.name), duration, slide).alias("window"))
     return opened.where(stamp.isNull() | (F.col("window.end") > stamp))
 
 

@@ -10,7 +10,16 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from floodmark.errors import UnsupportedFrame
-from floodmark.spark import follow_marks, ingest_job, late, read_stream, with_watermark, write_stream
+from floodmark.spark import (
+    follow_marks,
+    ingest_job,
+    late,
+    read_closed,
+    read_stream,
+    window,
+    with_watermark,
+    write_stream,
+)
 from floodmark.streams import connect
 from support.spark.ingest_shop import SQLITE, fill_sqlite, in_sqlite, job_file, landed, orders
 from support.spark.spark_feed import FAR_FUTURE, Feed, Running, mark, row, seconds
@@ -46,6 +55,7 @@ def main(directory: Path) -> dict[str, object]:
             "own": own,
             "stream": stream,
             "sunk": sink_a_stream(spark, directory.with_name("streams")),
+            "windows": sink_windows(spark, directory.with_name("streams")),
             "ingested": ingest(spark, directory.with_name("ingested")),
         }
     finally:
@@ -90,6 +100,25 @@ def sink_a_stream(spark: SparkSession, path: Path) -> object:
         query = write_stream(rows, to=to, name="out", home=path, checkpoint=checkpoint, trigger={"availableNow": True})
         query.awaitTermination(60)
     return sorted(row[0] for row in landed(path / "table", "SELECT id FROM t"))
+
+
+def sink_windows(spark: SparkSession, path: Path) -> object:
+    """Write windows to each target that needs no server; return their counts."""
+    targets = {"delta": f"delta://{path / 'windows'}", "file": f"file://{path / 'files'}", "stream": "stream://windows"}
+    for kind, to in targets.items():
+        rows = window(read_stream(spark, "orders", home=path, operators="windows"), "10 seconds")
+        counts, checkpoint = rows.groupBy("window").count(), path / f"windows-{kind}"
+        write_stream(
+            counts, to=to, name=f"windows-{kind}", home=path, checkpoint=checkpoint, trigger={"availableNow": True}
+        ).awaitTermination(60)
+    with connect(path) as home:
+        stream = home.stream("windows")
+        written = [row["count"] for chunk in stream.read(0) for row in chunk.batch.to_pylist()]
+    return [
+        sorted(row[0] for row in landed(path / "windows", "SELECT count FROM t")),
+        sorted(row["count"] for row in read_closed(spark, targets["file"]).collect()),
+        sorted(written),
+    ]
 
 
 def ingest(spark: SparkSession, path: Path) -> object:
