@@ -141,7 +141,8 @@ class StreamHome:
                 - `writer_timeout` ("1 minute"): how long the watermark waits for a writer that does not note time.
                 - `first_mark_delay` ("0 seconds"): the delay from the first mark to the first watermark.
                 - `rate_floor` ("10 milliseconds"): the minimum time between two entries of the marks log.
-                - `marks_retention` (None: forever): how long entries of the marks log are kept.
+                - `marks_retention` (None: forever): how long entries of the marks log are kept; the newest watermark
+                  and what follows it stay.
                 - `forget_after` (None: forever): how long the record of a timed-out writer is kept.
                 - `transaction_timeout` ("1 minute"): open transactions are aborted after this time.
         """

@@ -176,6 +176,30 @@ def test_times_and_places_only_rise_and_times_only_of_own_segments() -> None:
     assert (state.progress_of("s").times, state.progress_of("s").places) == ({0: 50}, {"time": 4})
 
 
+def test_the_watermark_of_a_group_is_that_of_its_newest_place() -> None:
+    state = with_readers(group({0: 0}), "r1")
+    reports = [(4, 40), (3, 30), (5, None), (7, 70), (7, None)]
+    found = []
+    for place, lower in reports:
+        lowers = {} if lower is None else {("s", "time"): lower}
+        state = sync_reader(state, said(state, "r1", places={("s", "time"): place}, lowers=lowers), SIX, 1)
+        found.append((dict(state.progress_of("s").places), dict(state.progress_of("s").lowers)))
+    four, seven = ({"time": 4}, {"time": 40}), ({"time": 7}, {"time": 70})
+    assert found == [four, four, ({"time": 5}, {}), seven, seven]
+    assert GroupState.load(state.save()) == state
+    assert Report.load(said(state, "r1", places={("s", "a"): 1}, lowers={("s", "a"): 9}).save()).lowers == {
+        ("s", "a"): 9
+    }
+
+
+def test_a_group_that_an_earlier_release_stored_is_read() -> None:
+    state = group({0: 0})
+    saved = state.save()
+    for part in saved["parts"]:
+        del part["lowers"]
+    assert GroupState.load(saved) == state
+
+
 def test_a_reset_ends_what_was_open_and_is_done_once() -> None:
     state = with_readers(group({0: 50}), "r1")
     state = start_checkpoint(state, "c1", "noon", 60, 0)

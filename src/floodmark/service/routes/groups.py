@@ -51,6 +51,7 @@ class BoundForm(Form):
     stream_id: Count | None
     places: MarksLogPlaces
     since: Int64 | None
+    lowers: dict[Name, Int64] = Field(default_factory=dict, description="The watermark at each place.")
 
 
 class BoundsForm(Form):
@@ -103,6 +104,7 @@ class ReportForm(Form):
     times: list[StreamSegmentValue]
     places: list[MarksLogPlace]
     confirms: ClientId | None
+    lowers: list[MarksLogPlace] = Field(default_factory=list, description="The watermark at each place.")
 
 
 class StartCheckpointForm(Form):

@@ -70,7 +70,7 @@ def _bound(value: Any, stream: StreamInfo) -> Bound:
     if value is None:
         return Bound()
     if isinstance(value, StreamCut):
-        bound = Bound(value.cut, None, value.stream_id, value.places, value.since)
+        bound = Bound(value.cut, None, value.stream_id, value.places, value.since, value.lowers)
         _check_stream(bound, stream)
         return bound
     if isinstance(value, Mapping):
@@ -88,14 +88,33 @@ def starting_progress(
     end, until = _end(bounds, stream, marks(key))
     check_order(layout, position, end, since, until)
     places: dict[str, int] = {}
+    lowers: dict[str, int] = {}
     times: dict[int, int] = {}
     for time_key in settings.keys:
-        entry = _passed_entry(marks(time_key), position, layout, bounds.start.places.get(time_key))
+        index, stored = marks(time_key), bounds.start.places.get(time_key)
+        entry = _passed_entry(index, position, layout, stored)
+        lower = None if entry is None else entry.window_lower
         if entry is not None:
             places[time_key] = entry.seq
             if time_key == key and entry.lower is not None:
                 times = dict.fromkeys(position, entry.lower)
-    return StreamProgress(stream.name, stream.id, key, position, places, times=times, end=end, since=since, until=until)
+        elif stored is not None and stored < index.numbers().start:
+            # Retention has deleted the entry that the cut has passed; what it stated still holds there.
+            places[time_key], lower = stored, bounds.start.lowers.get(time_key)
+        if lower is not None:
+            lowers[time_key] = lower
+    return StreamProgress(
+        stream.name,
+        stream.id,
+        key,
+        position,
+        places,
+        times=times,
+        end=end,
+        since=since,
+        until=until,
+        lowers=lowers,
+    )
 
 
 def check_order(

@@ -33,7 +33,7 @@ class Bound:
     """The start or end of a group in a stream: a cut or a time. Neither means the head, or no end.
 
     >>> Bound.load(Bound(time=100).save())
-    Bound(cut=None, time=100, stream_id=None, places={}, since=None)
+    Bound(cut=None, time=100, stream_id=None, places={}, since=None, lowers={})
     """
 
     cut: Position | None = None
@@ -44,6 +44,8 @@ class Bound:
     """Per time key the newest marks log entry that the cut has passed, if known."""
     since: int | None = None
     """Rows before this time are skipped."""
+    lowers: Mapping[str, int] = field(default_factory=dict)
+    """Per time key the watermark at its place, if known."""
 
     @property
     def is_open(self) -> bool:
@@ -59,6 +61,7 @@ class Bound:
             stream_id=self.stream_id,
             places=dict(self.places),
             since=self.since,
+            lowers=dict(self.lowers),
         )
 
     @classmethod
@@ -72,6 +75,7 @@ class Bound:
                 stream_id=state["stream_id"],
                 places=dict(state["places"]),
                 since=state["since"],
+                lowers=dict(state.get("lowers", {})),
             )
 
 
@@ -148,6 +152,8 @@ class Report:
     """Per (stream, key) the newest marks log entry that the group has passed, as far as the reader knows."""
     confirms: str | None = None
     """The id of the checkpoint that it confirms: its `on_checkpoint` callback has returned."""
+    lowers: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """The watermark at each place, unless all writers were closed or timed out there."""
 
     def save(self) -> Snapshot:
         """Return it as JSON values."""
@@ -161,6 +167,7 @@ class Report:
             times=[[*ref, time] for ref, time in sorted(self.times.items())],
             places=[[*place, seq] for place, seq in sorted(self.places.items())],
             confirms=self.confirms,
+            lowers=[[*place, lower] for place, lower in sorted(self.lowers.items())],
         )
 
     @classmethod
@@ -176,6 +183,7 @@ class Report:
                 times={(stream, number): time for stream, number, time in state["times"]},
                 places={(stream, key): seq for stream, key, seq in state["places"]},
                 confirms=state["confirms"],
+                lowers={(stream, key): lower for stream, key, lower in state.get("lowers", ())},
             )
 
 

@@ -27,6 +27,8 @@ class StreamCut:
     places: Mapping[str, int]
     since: int | None = None
     """Rows before this time are skipped, if set."""
+    lowers: Mapping[str, int] = field(default_factory=dict)
+    """Per time key the watermark at its place, which holds there even if retention deletes the entry."""
 
     def save(self) -> Snapshot:
         """Return it as JSON values."""
@@ -37,6 +39,7 @@ class StreamCut:
             cut=save_position(self.cut),
             places=dict(self.places),
             since=self.since,
+            lowers=dict(self.lowers),
         )
 
     @classmethod
@@ -49,6 +52,8 @@ class StreamCut:
                 cut=load_position(state["cut"]),
                 places=dict(state["places"]),
                 since=state["since"],
+                # Earlier releases did not store it.
+                lowers=dict(state.get("lowers", {})),
             )
 
     def __str__(self) -> str:
@@ -185,6 +190,8 @@ class StreamProgress:
     """Rows before this time are skipped."""
     until: int | None = None
     """Rows from this time on are skipped. `end` is derived from it once the marks log has reached it."""
+    lowers: Mapping[str, int] = field(default_factory=dict)
+    """For each time key the watermark at its place; none where all writers were closed or timed out."""
 
     @property
     def is_finished(self) -> bool:
@@ -194,7 +201,8 @@ class StreamProgress:
     @property
     def cut(self) -> StreamCut:
         """The position of the group in the stream."""
-        return StreamCut(self.name, self.stream_id, dict(self.position), dict(self.places), self.since)
+        places, lowers = dict(self.places), dict(self.lowers)
+        return StreamCut(self.name, self.stream_id, dict(self.position), places, self.since, lowers)
 
     def save(self) -> Snapshot:
         """Return it as JSON values."""
@@ -211,6 +219,7 @@ class StreamProgress:
             end=None if self.end is None else save_position(self.end),
             since=self.since,
             until=self.until,
+            lowers=dict(self.lowers),
         )
 
     @classmethod
@@ -229,6 +238,8 @@ class StreamProgress:
                 end=None if state["end"] is None else load_position(state["end"]),
                 since=state["since"],
                 until=state["until"],
+                # Earlier releases did not store it.
+                lowers=dict(state.get("lowers", {})),
             )
 
 

@@ -187,14 +187,17 @@ def _pass_all_finished(streams: tuple[StreamProgress, ...], facts: Facts, now: i
 
 def _apply_times(progress: StreamProgress, record: ReaderRecord, report: Report) -> StreamProgress:
     """Apply the event times of a report; they never go back."""
-    times, places = dict(progress.times), dict(progress.places)
+    times, places, lowers = dict(progress.times), dict(progress.places), dict(progress.lowers)
     for (stream, segment), time in report.times.items():
         if stream == progress.name and (stream, segment) in record.segments and segment in progress.position:
             times[segment] = max(time, times.get(segment, time))
     for (stream, key), place in report.places.items():
-        if stream == progress.name:
-            places[key] = max(place, places.get(key, place))
-    return replace(progress, times=times, places=places)
+        if stream == progress.name and (key not in places or place > places[key]):
+            places[key] = place
+            lowers.pop(key, None)
+            if (stream, key) in report.lowers:
+                lowers[key] = report.lowers[stream, key]
+    return replace(progress, times=times, places=places, lowers=lowers)
 
 
 def _with_heartbeat(state: GroupState, reader: str, now: int) -> GroupState:

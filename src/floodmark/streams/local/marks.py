@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from sqlalchemy import Row, Select, bindparam, func, insert, select, update
+from sqlalchemy import CompoundSelect, Row, Select, bindparam, func, insert, select, union_all, update
 
 from floodmark._util.codec import from_json, to_json
 from floodmark.control import Home
@@ -16,7 +16,16 @@ _OF_LOG: Final = (_E.stream_id == bindparam("s"), _E.time_key == bindparam("k"))
 _WATERMARKS: Final = select(ENTRIES).where(*_OF_LOG, _E.kind == EntryKind.WATERMARK.value).limit(1)
 _NEWEST: Final = _WATERMARKS.order_by(_E.lower.desc())
 _LOWER_AT_MOST: Final = _NEWEST.where(_E.lower <= bindparam("t"))
-_LOWER_AT_LEAST: Final = _WATERMARKS.where(_E.lower >= bindparam("t")).order_by(_E.lower)
+# One index lookup for each kind: an entry of another kind states a watermark too, which may be deleted itself.
+_FIRST_OF_KINDS: Final = [
+    select(ENTRIES)
+    .where(*_OF_LOG, _E.kind == kind.value, _E.lower >= bindparam("t"))
+    .order_by(_E.lower, _E.seq)
+    .limit(1)
+    .subquery()
+    for kind in EntryKind
+]
+_LOWER_AT_LEAST: Final = union_all(*map(select, _FIRST_OF_KINDS)).order_by("lower", "seq").limit(1)
 _UPPER_AT_MOST: Final = _WATERMARKS.where(_E.upper <= bindparam("t")).order_by(_E.upper.desc(), _E.seq.desc())
 # Two subqueries, each one index lookup; min and max in one query would make SQLite scan the index.
 _ENDS: Final = select(
@@ -46,7 +55,7 @@ class MarksTable:
         return self._find(_LOWER_AT_MOST, t=time)
 
     def oldest_with_lower_at_least(self, time: int) -> MarkEntry | None:
-        """Return the oldest watermark whose `lower` is not below `time`."""
+        """Return the oldest entry of any kind whose `lower` is not below `time`."""
         return self._find(_LOWER_AT_LEAST, t=time)
 
     def newest_with_upper_at_most(self, time: int) -> MarkEntry | None:
@@ -78,7 +87,7 @@ class MarksTable:
         with self._home.read() as connection:
             return [entry_of(row) for row in connection.execute(_PAGE, {**self._log, "after": after, "most": most})]
 
-    def _find(self, query: Select[Any], **values: int) -> MarkEntry | None:
+    def _find(self, query: "Select[Any] | CompoundSelect[Any]", **values: int) -> MarkEntry | None:
         with self._home.read() as connection:
             row = connection.execute(query, {**self._log, **values}).one_or_none()
         return None if row is None else entry_of(row)

@@ -19,7 +19,7 @@ from floodmark.streams.local.marks import (
     updated_mark_values,
 )
 from floodmark.streams.local.tables import ENTRIES, KEYS, MARKS, STREAMS
-from floodmark.streams.marks.log import MarkEntry
+from floodmark.streams.marks.log import EntryKind, MarkEntry
 from floodmark.streams.marks.watermark import Decision, Emit, decide_watermark
 from floodmark.streams.marks.writer_record import WriterRecord
 from floodmark.streams.ports import StreamKey
@@ -209,13 +209,18 @@ def _change_records(connection: Connection, inputs: WatermarkInputs, decision: D
 
 
 def _drop_old_entries(connection: Connection, decided: list[tuple[WatermarkInputs, Decision]]) -> None:
-    """Delete entries older than the stream's retention, except the newest."""
+    """Delete entries older than the stream's retention, up to the newest watermark.
+
+    Lookups by time need that watermark, however old it is, and entries are numbered without gaps.
+    """
     for inputs, decision in decided:
         retention = inputs.stream.settings.marks_retention
         if retention is None or not isinstance(decision, Emit):
             continue
         is_log = (ENTRIES.c.stream_id == inputs.stream.id, ENTRIES.c.time_key == inputs.key)
         retained = select(ENTRIES.c.seq).where(*is_log, ENTRIES.c.at >= decision.entry.at - retention)
-        first = connection.execute(retained.order_by(ENTRIES.c.seq).limit(1)).scalar_one_or_none()
-        if first is not None:
-            connection.execute(delete(ENTRIES).where(*is_log, ENTRIES.c.seq < first))
+        first = connection.execute(retained.order_by(ENTRIES.c.seq).limit(1)).scalar_one()
+        watermarks = select(ENTRIES.c.seq).where(*is_log, ENTRIES.c.kind == EntryKind.WATERMARK.value)
+        standing = connection.execute(watermarks.order_by(ENTRIES.c.lower.desc()).limit(1)).scalar_one_or_none()
+        kept = first if standing is None else min(first, standing)
+        connection.execute(delete(ENTRIES).where(*is_log, ENTRIES.c.seq < kept))

@@ -69,6 +69,11 @@ class MarkEntry:
                 upper=self.upper,
             )
 
+    @property
+    def window_lower(self) -> int | None:
+        """The least time of events after the cut; None if that is not known, as behind an UNKNOWN entry."""
+        return None if self.kind is EntryKind.UNKNOWN else self.lower
+
     def save(self) -> Snapshot:
         """Return the entry as JSON values.
 
@@ -133,7 +138,7 @@ class MarksLookup:
 
 
 class MarksIndex(Protocol):
-    """Fast lookups in a marks log. Lookups by time consider only entries of kind WATERMARK."""
+    """Fast lookups in a marks log. Retention deletes its oldest entries, but not the newest watermark."""
 
     def newest(self) -> MarkEntry | None:
         """Return the last watermark."""
@@ -142,7 +147,10 @@ class MarksIndex(Protocol):
         """Return the last watermark with `lower` <= `time`."""
 
     def oldest_with_lower_at_least(self, time: int) -> MarkEntry | None:
-        """Return the first watermark with `lower` >= `time`."""
+        """Return the first entry of any kind with `lower` >= `time`.
+
+        That is a watermark, or, if retention has deleted it, an entry that repeats it.
+        """
 
     def newest_with_upper_at_most(self, time: int) -> MarkEntry | None:
         """Return the last watermark with `upper` <= `time`."""
@@ -205,8 +213,9 @@ class MarksLog:
         return self._watermark_at(bisect_right(self._lowers, time) - 1)
 
     def oldest_with_lower_at_least(self, time: int) -> MarkEntry | None:
-        """Return the first watermark with `lower` >= `time`."""
-        return self._watermark_at(bisect_left(self._lowers, time))
+        """Return the first entry of any kind with `lower` >= `time`."""
+        place = bisect_left(self._all, True, key=lambda entry: entry.lower is not None and entry.lower >= time)
+        return self._all[place] if place < len(self._all) else None
 
     def newest_with_upper_at_most(self, time: int) -> MarkEntry | None:
         """Return the last watermark with `upper` <= `time`."""
@@ -240,7 +249,7 @@ def unknown_entry(number: int) -> UnknownName:
     """Return the error for the number of an entry that is not in a marks log."""
     return UnknownName(
         f"The marks log has no entry {number}.",
-        rule="Entries older than the stream's marks_retention are deleted, except the newest one.",
+        rule="Entries older than the stream's marks_retention are deleted, up to the newest watermark.",
         remedy="Take a number from numbers(), or set a longer marks_retention with alter().",
         number=number,
     )
@@ -267,7 +276,7 @@ def starting_at(index: MarksIndex, time: int) -> MarksLookup:
 
 
 def ending_at(index: MarksIndex, time: int) -> MarksLookup:
-    """Return where to stop reading so that all rows below `time` were read: the first watermark with `lower` >= `time`.
+    """Return where to stop reading so that all rows below `time` were read: the first entry with `lower` >= `time`.
 
     >>> log = MarksLog([MarkEntry(1, EntryKind.WATERMARK, 100, 150, ("w",), {0: 7}, at=0)])
     >>> ending_at(log, 90).cut, ending_at(log, 101).where.value

@@ -58,7 +58,7 @@ class MovingWindow:
 
     The position of a group has the offset of every segment that the group reads, assigned to a reader or not, so all
     readers of the group compute the same window. `place` is the number of the newest marks log entry that was
-    passed; pass a stored `place` to continue from there.
+    passed, and `lower` what it stated; pass both to continue from there, also after retention deleted the entry.
 
     >>> log = MarksLog()
     >>> log.append(MarkEntry(1, EntryKind.WATERMARK, 5, 6, ("w",), {0: 4}, at=0))
@@ -70,21 +70,35 @@ class MovingWindow:
     TimeWindow(lower=5, upper=8)
     """
 
-    __slots__ = ("_bound", "_index", "_newest")
+    __slots__ = ("_bound", "_deleted", "_index", "_newest")
 
-    def __init__(self, index: NumberedEntries, place: int | None = None) -> None:
+    def __init__(self, index: NumberedEntries, place: int | None = None, lower: int | None = None) -> None:
         """Start before the first entry, or at `place`, the number of the newest entry that was passed before."""
         self._index = index
         self._newest: MarkEntry | None = None
+        self._deleted: tuple[int, int | None] | None = None
+        """Number and `lower` of the stored place, if retention has deleted its entry."""
         self._bound: int | None = None
-        if place is not None and place in index.numbers():
+        if place is not None and place < index.numbers().stop:
             entry = index.entry_from(place)
-            self._newest = entry if entry.seq == place else None
+            if entry.seq == place:
+                self._newest = entry
+            else:
+                self._deleted = (place, lower)
 
     @property
     def place(self) -> int | None:
         """The number of the newest entry that was passed, or None."""
-        return None if self._newest is None else self._newest.seq
+        if self._newest is not None:
+            return self._newest.seq
+        return None if self._deleted is None else self._deleted[0]
+
+    @property
+    def lower(self) -> int | None:
+        """The least time of events that are still to be read; None if it is not known."""
+        if self._newest is not None:
+            return self._newest.window_lower
+        return None if self._deleted is None else self._deleted[1]
 
     def advance(self, position: Position, layout: Layout) -> TimeWindow | None:
         """Return the window at a position; None without marks, or if all writers were closed or timed out there.
@@ -98,8 +112,7 @@ class MovingWindow:
             self._search(numbers, entries, position, layout)
         if self._newest is not None and self._newest.kind is EntryKind.UNKNOWN:
             return None
-        lower = None if self._newest is None else self._newest.lower
-        bound = self._bound
+        lower, bound = self.lower, self._bound
         upper = None
         if bound is not None and bound in numbers:
             upper = (entries[bound] if bound in entries else self._index.entry_from(bound)).upper
@@ -129,13 +142,13 @@ class MovingWindow:
         if self._bound is not None:
             # Entries before the previous bound are not ahead, and neither are passed ones: skip both.
             start = max(passed, min(self._bound, numbers.stop))
-        elif place is not None and place in numbers and passed == place + 1:
+        elif self._newest is not None and place in numbers and passed == self._newest.seq + 1:
             # The window started at a stored place, and the position may still be behind it.
-            start = place
+            start = self._newest.seq
         else:
             start = passed
         begun = _first_failing(range(start, numbers.stop), lambda number: standing(number) is not Standing.BEHIND)
-        if passed - 1 in entries:
+        if standings.get(passed - 1) is Standing.PASSED:
             self._newest = entries[passed - 1]
             passed = self._newest.seq + 1
         self._bound = passed if passed >= numbers.stop else min(begun, numbers.stop - 1)
@@ -195,16 +208,23 @@ class StreamWindow:
 
     __slots__ = ("_layout", "_window", "marks")
 
-    def __init__(self, index: MarksIndex, place: int | None, layout: Callable[[bool], Layout]) -> None:
-        """Start at `place` in the marks log, or before its first entry."""
+    def __init__(
+        self, index: MarksIndex, place: int | None, layout: Callable[[bool], Layout], lower: int | None = None
+    ) -> None:
+        """Start at `place` in the marks log with its `lower`, or before its first entry."""
         self.marks = CachedMarks(index)
-        self._window = MovingWindow(self.marks, place)
+        self._window = MovingWindow(self.marks, place, lower)
         self._layout = layout
 
     @property
     def place(self) -> int | None:
         """The number of the newest entry that was passed, or None."""
         return self._window.place
+
+    @property
+    def lower(self) -> int | None:
+        """The watermark at that place, or None."""
+        return self._window.lower
 
     def at(self, position: Position) -> TimeWindow | None:
         """Return the window at a position, after a refresh of the marks log."""

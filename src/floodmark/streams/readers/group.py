@@ -21,6 +21,7 @@ from floodmark.streams.groups.state import (
     check_group_name,
     find_group_stream,
 )
+from floodmark.streams.layout.layout import Layout
 from floodmark.streams.layout.positions import Standing, compare_to_cut
 from floodmark.streams.marks.windows import StreamWindow, TimeWindow
 from floodmark.streams.ports import Backend
@@ -343,8 +344,11 @@ class ReaderGroup:
 
     def _window(self, progress: StreamProgress, info: StreamInfo, key: str) -> StreamWindow:
         index, catalog = self._backend.marks(info, key), self._backend.catalog
-        place = progress.places.get(key)
-        return StreamWindow(index, place, lambda reads_again: (catalog.refresh(info) if reads_again else info).layout)
+
+        def layout(reads_again: bool) -> Layout:
+            return (catalog.refresh(info) if reads_again else info).layout
+
+        return StreamWindow(index, progress.places.get(key), layout, progress.lowers.get(key))
 
     def __repr__(self) -> str:
         return f"ReaderGroup({self.name!r})"

@@ -383,6 +383,7 @@ class Reader:
     def _report(self, released: frozenset[SegmentRef] = frozenset(), confirms: str | None = None) -> None:
         times: dict[SegmentRef, int] = {}
         places: dict[tuple[str, str], int] = {}
+        lowers: dict[tuple[str, str], int] = {}
         for progress in self._member.state.progress:
             self._window(progress.name, progress.key).at(self._position_of(progress.name))
         for ref, cursor in self._cursors.items():
@@ -393,7 +394,9 @@ class Reader:
         for stream_key, window in self._windows.items():
             if window.place is not None:
                 places[stream_key] = window.place
-        self._member.sync(released=released, confirms=confirms, times=times, places=places)
+            if window.lower is not None:
+                lowers[stream_key] = window.lower
+        self._member.sync(released=released, confirms=confirms, times=times, places=places, lowers=lowers)
         self._is_unsynced = False
 
     def _adopt_assignment(self) -> None:
@@ -406,7 +409,8 @@ class Reader:
             self._layout(*ref)
             window = self._window(progress.name, progress.key)
             # Each segment has passed the entries that the group has passed.
-            self._cursors[ref] = SegmentCursor(ref, progress.position[ref[1]], MovingWindow(window.marks, window.place))
+            cursor_window = MovingWindow(window.marks, window.place, window.lower)
+            self._cursors[ref] = SegmentCursor(ref, progress.position[ref[1]], cursor_window)
         for ref in self._cursors.keys() - assigned:
             del self._cursors[ref]
         self._turn = [cursor for cursor in self._turn if cursor.ref in self._cursors]
@@ -450,7 +454,7 @@ class Reader:
     def _window(self, stream: str, key: str) -> StreamWindow:
         if (stream, key) not in self._windows:
             index = self._backend.marks(self._infos[stream], key)
-            place = self._member.state.progress_of(stream).places.get(key)
+            progress = self._member.state.progress_of(stream)
             # The closure must not refer to `self`, or a dropped reader would not be garbage-collected at once.
             infos, catalog = self._infos, self._backend.catalog
 
@@ -459,7 +463,7 @@ class Reader:
                     infos[stream] = catalog.refresh(infos[stream])
                 return infos[stream].layout
 
-            self._windows[stream, key] = StreamWindow(index, place, layout)
+            self._windows[stream, key] = StreamWindow(index, progress.places.get(key), layout, progress.lowers.get(key))
         return self._windows[stream, key]
 
     def _position_of(self, stream: str) -> Position:
@@ -553,10 +557,19 @@ class Membership:
         confirms: str | None = None,
         times: Mapping[SegmentRef, int] | None = None,
         places: Mapping[tuple[str, str], int] | None = None,
+        lowers: Mapping[tuple[str, str], int] | None = None,
     ) -> GroupState:
         """Send a report, and return the state after it."""
         report = Report(
-            self.id, self.instance, self.generation, self.positions, released, times or {}, places or {}, confirms
+            reader=self.id,
+            instance=self.instance,
+            generation=self.generation,
+            positions=self.positions,
+            released=released,
+            times=times or {},
+            places=places or {},
+            confirms=confirms,
+            lowers=lowers or {},
         )
         with self._lock:
             self.synced_at = time.monotonic()

@@ -61,7 +61,7 @@ class RemoteMarks:
         return self._find("newest-with-lower-at-most", time)
 
     def oldest_with_lower_at_least(self, time: int) -> MarkEntry | None:
-        """Return the oldest watermark whose `lower` is not below `time`."""
+        """Return the oldest entry of any kind whose `lower` is not below `time`."""
         return self._find("oldest-with-lower-at-least", time)
 
     def newest_with_upper_at_most(self, time: int) -> MarkEntry | None:

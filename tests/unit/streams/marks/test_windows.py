@@ -203,3 +203,19 @@ def test_the_time_at_a_cut_is_that_of_the_newest_entry_left(
         assert exact is not None
         assert exact.seq < deleting.numbers().start
         assert found is None or found.seq < exact.seq
+
+
+def test_a_place_whose_entry_was_deleted_keeps_what_it_stated() -> None:
+    log = MarksLog(MarkEntry(seq, EntryKind.WATERMARK, seq * 10, seq * 10 + 5, (), {0: seq}, at=0) for seq in (7, 8))
+    one = Layout.create(1)
+    window = MovingWindow(log, place=3, lower=30)
+    assert (window.place, window.lower) == (3, 30)
+    assert [window.advance({0: offset}, one) for offset in (3, 6, 7, 8)] == [
+        TimeWindow(30, 75),
+        TimeWindow(30, 75),
+        TimeWindow(70, 85),
+        TimeWindow(80, None),
+    ]
+    assert (window.place, window.lower) == (8, 80)
+    assert MovingWindow(log, place=3).advance({0: 3}, one) == TimeWindow(None, 75)
+    assert MovingWindow(log, place=99, lower=30).advance({0: 3}, one) == TimeWindow(None, 75), "there is no such place"
