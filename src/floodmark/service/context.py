@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, Final, ParamSpec, TypeVar
+from typing import Annotated, Any, Final, ParamSpec, TypeVar
 
 from fastapi import Depends, Path, Query
 from starlette.requests import Request
@@ -11,6 +11,7 @@ from floodmark._util.ints import INT64_MAX
 from floodmark._util.text import did_you_mean
 from floodmark.control import Scope, Token
 from floodmark.errors import NotAllowed, StreamDeleted, UnknownStream
+from floodmark.service.messages import JsonResponse
 from floodmark.service.workers import MarkQueue, Workers
 from floodmark.streams import StreamInfo
 from floodmark.streams.backend import LocalBackend
@@ -29,7 +30,9 @@ class ServiceLimits:
     """
 
     max_request: int = 64 * MIB
-    """Bytes of the body of a request."""
+    """Bytes of a body with events."""
+    max_json: int = MIB
+    """Bytes of any other body."""
     max_under_way: int = 512 * MIB
     """Bytes of the bodies of all requests in progress."""
     max_header: int = 64 * 1024
@@ -128,6 +131,10 @@ class RequestContext:
     async def run(self, work: Callable[P, T], /, *args: P.args, **options: P.kwargs) -> T:
         """Run a blocking function in a worker thread and return its result."""
         return await self._service.workers.run(work, *args, **options)
+
+    async def answer(self, work: Callable[[], Any], status: int = 200) -> JsonResponse:
+        """Run a blocking function in a worker thread, encode its result there too, and return the response."""
+        return await self.run(lambda: JsonResponse(work(), status))
 
     def allow(self, scope: Scope, name: str) -> None:
         """Raise `NotAllowed` unless the token permits `scope` in the stream `name`."""

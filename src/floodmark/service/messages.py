@@ -44,6 +44,10 @@ Position = Annotated[dict[SegmentId, Int64], Field(examples=[{"0": 100}], descri
 MarkOutcomeValue = Literal["accepted", "time went back", "position went back"]
 
 
+FailFast = Field(fail_fast=True)
+"""For every list of a form: a list with many invalid items takes no longer than one with one."""
+
+
 class Form(BaseModel):
     """A request body with exactly these fields, of exactly these types."""
 
@@ -147,7 +151,8 @@ def bad_request(fact: str, remedy: str, **fields: Any) -> RequestInvalid:
     return RequestInvalid(fact, rule="Requests have the form that /v1/openapi.json describes.", remedy=remedy, **fields)
 
 
-_SHOWN_FIELDS = 3
+_SHOWN_FIELDS: Final = 3
+_MOST_PLACES: Final = 100
 
 
 def install_error_handlers(app: FastAPI) -> None:
@@ -167,13 +172,17 @@ def describe_invalid_fields(errors: Sequence[Any]) -> RequestInvalid:
     """
     if any(error.get("type") == "json_invalid" for error in errors):
         errors = [{"loc": ("body",), "msg": "Not valid JSON"}]
-    problems = [f"{'.'.join(map(str, error['loc']))}: {error['msg']}" for error in errors]
-    more = f" and {len(problems) - _SHOWN_FIELDS} more" if len(problems) > _SHOWN_FIELDS else ""
+    problems = [f"{_place_of(error)}: {error['msg']}" for error in errors[:_SHOWN_FIELDS]]
+    more = f" and {len(errors) - _SHOWN_FIELDS} more" if len(errors) > _SHOWN_FIELDS else ""
     return bad_request(
-        f"The request is invalid: {'; '.join(problems[:_SHOWN_FIELDS])}{more}.",
+        f"The request is invalid: {'; '.join(problems)}{more}.",
         "Change the named fields to the types that /v1/openapi.json gives for this path.",
-        places=[".".join(map(str, error["loc"])) for error in errors],
+        places=[_place_of(error) for error in errors[:_MOST_PLACES]],
     )
+
+
+def _place_of(error: Any) -> str:
+    return ".".join(f"{part!s:.100}" for part in error["loc"])
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:

@@ -14,6 +14,7 @@ from floodmark.service.connections import Pace
 from floodmark.service.context import CONTEXT_KEY, RequestContext, ServiceContext
 from floodmark.service.messages import error_response, unexpected_failure
 from floodmark.service.workers import service_busy
+from floodmark.streams.remote.wire import ARROW
 
 _LOG: Final = logging.getLogger("floodmark.service")
 
@@ -40,14 +41,14 @@ class Guard:
             await send(message)
             has_ended = message["type"] == "http.response.body" and not message.get("more_body", False)
 
-        body = _LimitedBody(receive, self._service)
+        body = _LimitedBody(receive, scope["headers"], self._service)
         try:
             token = None
             if scope["path"] != HEALTH_PATH:
                 client = scope.get("client")
                 token = await self._authenticator.admit(scope["headers"], client[0] if client else None)
             scope[CONTEXT_KEY] = RequestContext(self._service, token)
-            body.check_length(scope["headers"])
+            body.check_length()
             await self._app(scope, body.receive, tracked_send)
         except FloodmarkError as error:
             if has_begun:
@@ -69,17 +70,22 @@ class Guard:
 class _LimitedBody:
     """Receives the body of a request within the limits of size and time."""
 
-    def __init__(self, receive: Receive, service: ServiceContext) -> None:
+    def __init__(self, receive: Receive, headers: Iterable[tuple[bytes, bytes]], service: ServiceContext) -> None:
         self._receive = receive
+        self._headers = headers
         self._limits = service.limits
+        self._has_events = any(name == b"content-type" and _is_arrow(value) for name, value in headers)
+        self._most = self._limits.max_request
+        if not self._has_events:
+            self._most = min(self._most, self._limits.max_json)
         self._load = service.load
         self._pace = Pace(self._limits.body_seconds, self._limits.min_rate)
         self._size = 0
         self._has_ended = False
 
-    def check_length(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
+    def check_length(self) -> None:
         """Refuse a body whose Content-Length is too large."""
-        for name, value in headers:
+        for name, value in self._headers:
             if name == b"content-length":
                 if not value.isdigit():
                     raise RequestInvalid(
@@ -87,7 +93,7 @@ class _LimitedBody:
                         rule="Content-Length is a number of bytes.",
                         remedy="Let the HTTP library set the header.",
                     )
-                if int(value) > self._limits.max_request:
+                if int(value) > self._most:
                     raise self._too_large(int(value))
 
     async def receive(self) -> Message:
@@ -96,7 +102,7 @@ class _LimitedBody:
             return await self._receive()
         message = await self._wait()
         self._has_ended = message["type"] != "http.request" or not message.get("more_body", False)
-        if self._size > self._limits.max_request:
+        if self._size > self._most:
             raise self._too_large(self._size)
         if self._load.body_bytes > self._limits.max_under_way:
             raise service_busy("bytes", self._limits.max_under_way)
@@ -135,8 +141,14 @@ class _LimitedBody:
     def _too_large(self, size: int) -> RequestTooLarge:
         return RequestTooLarge(
             f"The request has {size} bytes or more.",
-            rule=f"A request has at most {self._limits.max_request} bytes.",
-            remedy="Split it into smaller requests, or start the service with a larger --max-request.",
+            rule=f"A request {'with events' if self._has_events else 'without events'} has at most {self._most} bytes.",
+            remedy="Split it into smaller requests, or start the service with a larger --max-request."
+            if self._has_events
+            else "Split it into smaller requests; send events as an Arrow IPC stream.",
             size=size,
-            most=self._limits.max_request,
+            most=self._most,
         )
+
+
+def _is_arrow(content_type: bytes) -> bool:
+    return content_type.partition(b";")[0].strip().lower() == ARROW.encode()

@@ -2,9 +2,11 @@
 
 import logging
 import re
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -21,7 +23,7 @@ from floodmark.errors import (
 from floodmark.service import Service, ServiceLimits, create_app
 from floodmark.service import server as _service
 from floodmark.streams import StreamHome, connect
-from support.service.service_tools import Served
+from support.service.service_tools import JSON, Served
 from support.streams.reading import code_of
 from support.streams.stream_fixtures import Exchange
 from support.waiting import wait_until
@@ -106,12 +108,17 @@ class Shop:
     stream: int
     transaction: str
 
-    def ask(self, name: str, token: str | None) -> Any:
-        route = ROUTES[name]
+    def request(self, name: str) -> tuple[str, str, dict[str, str]]:
+        """Return the method, the path with its query, and the headers of a request."""
         method, _, path = name.partition(" ")
         path = path.replace("{stream}", str(self.stream)).replace("{transaction}", self.transaction)
         path = path.replace("{segment}", "0").replace("{part}", "0").replace("{number}", "1")
         path = path.replace("{group}", str(self.served.home.group("g").state.group_id))
+        return method, f"{path}?{ROUTES[name].query}", ARROW if ROUTES[name].is_arrow else {"Content-Type": JSON}
+
+    def ask(self, name: str, token: str | None) -> Any:
+        route = ROUTES[name]
+        method, target, _ = self.request(name)
         value = route.value
         if name == "POST /v1/marks":
             value = {"marks": [{**MARK, "stream": self.stream}]}
@@ -119,7 +126,7 @@ class Shop:
             ref = {**REF, "id": self.served.home.group("g").state.group_id}
             value = {"wanted": {**WANTED, "group": ref}, "seconds": 0}
         options: dict[str, Any] = {"body": b"no arrow", "headers": ARROW} if route.is_arrow else {}
-        return self.served.ask(method, f"{path}?{route.query}", value, token=token, **options)
+        return self.served.ask(method, target, value, token=token, **options)
 
     def contents(self) -> Any:
         """Return all that a request could have changed."""
@@ -163,6 +170,27 @@ def test_no_request_is_carried_out_without_the_scope_and_the_prefix_it_needs(sho
     told = shop.ask(name, good)
     # Some ask for what is not there; they have come in all the same.
     assert told.status < 300 or told.status in (400, 404, 409), told
+
+
+@pytest.mark.parametrize("name", [name for name, route in ROUTES.items() if route.value or route.is_arrow])
+def test_the_scope_is_checked_before_the_body_arrives(shop: Shop, name: str) -> None:
+    refused: list[str | None] = [None]
+    lower = LOWER[ROUTES[name].scope]
+    if lower is not None:
+        refused.append(shop.served.token(lower, "shop"))
+    if "{stream}" in name:
+        refused.append(shop.served.token("admin", "bank", "shop/aa"))
+    shop.served.token("read")
+    method, target, headers = shop.request(name)
+    for token in refused:
+        authorization = {} if token is None else {"Authorization": f"Bearer {token}"}
+        lines = {**headers, **authorization, "Host": "127.0.0.1", "Content-Length": "1000000"}
+        head = "".join(f"{line}: {text}\r\n" for line, text in lines.items())
+        host, _, port = urlsplit(shop.served.url).netloc.partition(":")
+        with socket.create_connection((host, int(port)), timeout=20) as connection:
+            connection.sendall(f"{method} {target} HTTP/1.1\r\n{head}\r\n".encode())
+            status = 401 if token is None else 403
+            assert connection.recv(65536).startswith(f"HTTP/1.1 {status}".encode())
 
 
 def test_of_many_marks_one_that_is_not_allowed_keeps_all_from_being_stored(served: Served) -> None:

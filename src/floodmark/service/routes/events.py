@@ -11,6 +11,7 @@ from starlette.responses import Response, StreamingResponse
 from floodmark._util.ints import INT64_MAX, check_watermark
 from floodmark.errors import OffsetOutOfRange
 from floodmark.service.context import Context, RequestContext, StreamId, StreamName
+from floodmark.service.forms import FormRoute, needs
 from floodmark.service.messages import (
     AuthorForm,
     DoneView,
@@ -34,7 +35,7 @@ class EndsView(BaseModel):
     ends: dict[str, int]
 
 
-ROUTES = APIRouter(tags=["events"])
+ROUTES = APIRouter(tags=["events"], route_class=FormRoute)
 
 _BINARY: Final = {"schema": {"type": "string", "format": "binary"}}
 EVENTS_BODY: Final[dict[str, Any]] = {"requestBody": {"required": True, "content": {ARROW: _BINARY}}}
@@ -122,7 +123,7 @@ async def _packed_chunks(
         return None if chunk is None else packer.pack(chunk)
 
     if first is not None:
-        yield packer.pack(first)
+        yield await context.run(packer.pack, first)
         while (packed := await context.run(next_piece)) is not None:
             yield packed
     yield packer.end()
@@ -169,12 +170,13 @@ class CommitView(BaseModel):
     outcome: MarkOutcomeValue | None
 
 
-TRANSACTION_ROUTES = APIRouter(prefix="/streams/{stream}/transactions", tags=["transactions"])
+TRANSACTION_ROUTES = APIRouter(prefix="/streams/{stream}/transactions", tags=["transactions"], route_class=FormRoute)
 
 TransactionId = Annotated[str, Path(pattern=r"^[A-Za-z0-9_\-]{1,64}$")]
 
 
 @TRANSACTION_ROUTES.post("", response_model=TransactionView, status_code=201)
+@needs("write")
 async def begin(context: Context, stream: StreamId, form: NewTransactionForm, name: StreamName = None) -> JsonResponse:
     """Begin a transaction."""
     info = await context.stream(stream, name, "write")
@@ -213,6 +215,7 @@ async def add_part(
 
 
 @TRANSACTION_ROUTES.post("/{transaction}/request", response_model=DoneView)
+@needs("write")
 async def request_commit(
     context: Context, stream: StreamId, transaction: TransactionId, form: CommitForm, name: StreamName = None
 ) -> JsonResponse:

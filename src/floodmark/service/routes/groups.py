@@ -16,7 +16,19 @@ from floodmark._util.text import did_you_mean
 from floodmark.control import Scope
 from floodmark.errors import UnknownGroup
 from floodmark.service.context import Context, RequestContext
-from floodmark.service.messages import Count, DoneView, Form, Int64, JsonResponse, Micros, Name, Position, SegmentId
+from floodmark.service.forms import FormRoute, needs
+from floodmark.service.messages import (
+    Count,
+    DoneView,
+    FailFast,
+    Form,
+    Int64,
+    JsonResponse,
+    Micros,
+    Name,
+    Position,
+    SegmentId,
+)
 from floodmark.streams.groups.requests import GroupRef, NewGroup, Report, StreamBounds, Subscription
 from floodmark.streams.groups.state import GroupState
 
@@ -73,7 +85,7 @@ class NewGroupForm(Form):
     version: FormatVersion
     name: Name
     id: Count
-    streams: Annotated[list[BoundsForm], Field(max_length=MAX_STREAMS)]
+    streams: Annotated[list[BoundsForm], Field(max_length=MAX_STREAMS, fail_fast=True)]
 
 
 class JoinForm(Form):
@@ -99,10 +111,10 @@ class ReportForm(Form):
     reader: Name
     instance: ClientId
     generation: Int64
-    positions: list[StreamSegmentValue]
-    released: list[StreamSegment]
-    times: list[StreamSegmentValue]
-    places: list[MarksLogPlace]
+    positions: Annotated[list[StreamSegmentValue], FailFast]
+    released: Annotated[list[StreamSegment], FailFast]
+    times: Annotated[list[StreamSegmentValue], FailFast]
+    places: Annotated[list[MarksLogPlace], FailFast]
     confirms: ClientId | None
     lowers: list[MarksLogPlace] = Field(default_factory=list, description="The watermark at each place.")
 
@@ -125,7 +137,7 @@ class ResetForm(Form):
     """The new positions of a group. Repeating a reset with the same id is idempotent."""
 
     reset: ClientId
-    streams: Annotated[list[BoundsForm], Field(max_length=MAX_STREAMS)]
+    streams: Annotated[list[BoundsForm], Field(max_length=MAX_STREAMS, fail_fast=True)]
 
 
 class StreamSubscriptionForm(Form):
@@ -146,7 +158,7 @@ class SubscriptionForm(Form):
     version: FormatVersion
     group: RefForm
     of: Int64
-    streams: Annotated[list[StreamSubscriptionForm], Field(max_length=MAX_STREAMS)]
+    streams: Annotated[list[StreamSubscriptionForm], Field(max_length=MAX_STREAMS, fail_fast=True)]
 
 
 class NewsForm(Form):
@@ -188,17 +200,13 @@ class NewsView(BaseModel):
     state: GroupView | None
 
 
-ROUTES = APIRouter(tags=["groups"])
+ROUTES = APIRouter(tags=["groups"], route_class=FormRoute)
 
 GroupId = Annotated[int, Path(ge=0, le=INT64_MAX, description="The id of the group.")]
 GroupName = Annotated[str, Query(alias="name", min_length=1, max_length=200, description="The name of the group.")]
 
 _FIRST_PAUSE: Final = 0.005
 _LONGEST_PAUSE: Final = 0.02
-
-
-def _group_response(state: GroupState, status: int = 200) -> JsonResponse:
-    return JsonResponse(state.save(), status_code=status)
 
 
 async def _allowed_group(context: RequestContext, number: int, name: str, scope: Scope) -> GroupRef:
@@ -225,20 +233,23 @@ def _may_see(context: RequestContext, state: GroupState) -> bool:
 async def list_groups(context: Context) -> JsonResponse:
     """Return the groups whose streams the token covers."""
     context.allow_some("read")
-    groups = await context.run(context.backend.groups.all)
-    return JsonResponse({"groups": [state.save() for state in groups if _may_see(context, state)]})
+    groups = context.backend.groups
+    return await context.answer(
+        lambda: {"groups": [state.save() for state in groups.all() if _may_see(context, state)]}
+    )
 
 
 @ROUTES.post("/groups", response_model=GroupView, status_code=201)
+@needs("read")
 async def create_group(context: Context, form: NewGroupForm) -> JsonResponse:
     """Create a group."""
     context.allow_some("read")
     for bounds in form.streams:
         context.allow("read", bounds.stream)
-    state = await context.run(context.backend.groups.create, NewGroup.load(form.model_dump()))
+    state = await context.run(lambda: context.backend.groups.create(NewGroup.load(form.model_dump())))
     # An existing group must not reveal streams that the token does not cover.
     _allow_all_streams(context, "read", state)
-    return _group_response(state, 201)
+    return await context.answer(state.save, 201)
 
 
 @ROUTES.get("/group", response_model=GroupView)
@@ -254,7 +265,7 @@ async def find_group(context: Context, name: GroupName) -> JsonResponse:
         remedy = did_you_mean(name, visible, otherwise="Create it with create_group().")
         raise UnknownGroup(unknown.fact, rule=unknown.rule, remedy=remedy, **unknown.fields) from None
     _allow_all_streams(context, "read", state)
-    return _group_response(state)
+    return await context.answer(state.save)
 
 
 @ROUTES.delete("/groups/{group}", response_model=DoneView)
@@ -266,69 +277,80 @@ async def delete_group(context: Context, group: GroupId, name: GroupName) -> Jso
 
 
 @ROUTES.post("/groups/{group}/join", response_model=GroupView)
+@needs("read")
 async def join(context: Context, group: GroupId, form: JoinForm, name: GroupName) -> JsonResponse:
     """Add a reader to a group."""
     ref = await _allowed_group(context, group, name, "read")
-    return _group_response(await context.run(context.backend.groups.join, ref, form.reader, form.instance, form.ttl))
+    groups = context.backend.groups
+    return await context.answer(lambda: groups.join(ref, form.reader, form.instance, form.ttl).save())
 
 
 @ROUTES.post("/groups/{group}/sync", response_model=GroupView)
+@needs("read")
 async def sync(context: Context, group: GroupId, form: ReportForm, name: GroupName) -> JsonResponse:
     """Store the progress of a reader and return the state of the group."""
     ref = await _allowed_group(context, group, name, "read")
-    return _group_response(await context.run(context.backend.groups.sync, ref, Report.load(form.model_dump())))
+    groups = context.backend.groups
+    return await context.answer(lambda: groups.sync(ref, Report.load(form.model_dump())).save())
 
 
 @ROUTES.post("/groups/{group}/leave", response_model=DoneView)
+@needs("read")
 async def leave(context: Context, group: GroupId, form: ReportForm, name: GroupName) -> JsonResponse:
     """Store the final progress of a reader and release its segments."""
     ref = await _allowed_group(context, group, name, "read")
-    await context.run(context.backend.groups.leave, ref, Report.load(form.model_dump()))
+    await context.run(lambda: context.backend.groups.leave(ref, Report.load(form.model_dump())))
     return JsonResponse({})
 
 
 @ROUTES.post("/groups/{group}/expel", response_model=GroupView)
+@needs("write")
 async def expel(context: Context, group: GroupId, form: ExpelForm, name: GroupName) -> JsonResponse:
     """Remove a dead reader from a group."""
     ref = await _allowed_group(context, group, name, "write")
-    return _group_response(await context.run(context.backend.groups.expel, ref, form.reader, form.instance))
+    return await context.answer(lambda: context.backend.groups.expel(ref, form.reader, form.instance).save())
 
 
 @ROUTES.post("/groups/{group}/tend", response_model=GroupView)
 async def tend(context: Context, group: GroupId, name: GroupName) -> JsonResponse:
     """Apply changes that depend on time only, such as readers whose heartbeats stopped, and return the group."""
     ref = await _allowed_group(context, group, name, "read")
-    return _group_response(await context.run(context.backend.groups.refresh, ref))
+    return await context.answer(lambda: context.backend.groups.refresh(ref).save())
 
 
 @ROUTES.post("/groups/{group}/start-checkpoint", response_model=GroupView)
+@needs("read")
 async def start_checkpoint(
     context: Context, group: GroupId, form: StartCheckpointForm, name: GroupName
 ) -> JsonResponse:
     """Start a checkpoint."""
     ref = await _allowed_group(context, group, name, "read")
     start = context.backend.groups.start_checkpoint
-    return _group_response(await context.run(start, ref, form.checkpoint, form.name, form.timeout))
+    return await context.answer(lambda: start(ref, form.checkpoint, form.name, form.timeout).save())
 
 
 @ROUTES.post("/groups/{group}/cancel-checkpoint", response_model=GroupView)
+@needs("read")
 async def cancel_checkpoint(context: Context, group: GroupId, form: CheckpointForm, name: GroupName) -> JsonResponse:
     """Cancel an incomplete checkpoint."""
     ref = await _allowed_group(context, group, name, "read")
-    return _group_response(await context.run(context.backend.groups.cancel_checkpoint, ref, form.checkpoint))
+    return await context.answer(lambda: context.backend.groups.cancel_checkpoint(ref, form.checkpoint).save())
 
 
 @ROUTES.post("/groups/{group}/reset", response_model=GroupView)
+@needs("write")
 async def reset(context: Context, group: GroupId, form: ResetForm, name: GroupName) -> JsonResponse:
     """Move a group to new positions in all of its streams, and remove its readers."""
     ref = await _allowed_group(context, group, name, "write")
-    return _group_response(await context.run(context.backend.groups.reset, ref, form.reset, _load_bounds(form.streams)))
+    groups = context.backend.groups
+    return await context.answer(lambda: groups.reset(ref, form.reset, _load_bounds(form.streams)).save())
 
 
 @ROUTES.post("/news", response_model=NewsView)
+@needs("read")
 async def wait_for_news(context: Context, form: NewsForm) -> JsonResponse:
     """Return as soon as anything is newer than the client's state, or when the time is over."""
-    subscription = Subscription.load(form.wanted.model_dump())
+    subscription = await context.run(lambda: Subscription.load(form.wanted.model_dump()))
     await _allowed_group(context, subscription.group.id, subscription.group.name, "read")
     for stream in subscription.streams:
         info = await context.run(context.backend.catalog.find_id, stream.stream_id)
@@ -341,7 +363,7 @@ async def wait_for_news(context: Context, form: NewsForm) -> JsonResponse:
         news = await context.run(context.backend.news, subscription, 0.0)
         left = give_up - time.monotonic()
         if left <= 0 or context.is_stopping or news.is_new_to(subscription):
-            return JsonResponse(news.save())
+            return await context.answer(news.save)
         await asyncio.sleep(min(pause, left))
         pause = min(pause * 1.5, _LONGEST_PAUSE)
 

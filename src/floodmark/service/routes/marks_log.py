@@ -85,7 +85,7 @@ async def list_entries(
 ) -> JsonResponse:
     """Return up to `most` entries after the number `after`, in order."""
     marks = await _marks_log(context, stream, name, key)
-    return JsonResponse({"entries": [entry.save() for entry in await context.run(marks.page, after, most)]})
+    return await context.answer(lambda: {"entries": [entry.save() for entry in marks.page(after, most)]})
 
 
 @ROUTES.get("/streams/{stream}/entries/find", response_model=FoundEntryView)
@@ -133,4 +133,5 @@ async def explain(context: Context, stream: StreamId, key: Key = None, name: Str
     """Return why the watermark has its value: the writers that hold it back, and until when."""
     info = await context.stream(stream, name, "read")
     info = await context.run(context.backend.catalog.refresh, info)
-    return JsonResponse(save_explanation(await context.run(context.backend.explain, info, info.settings.key(key))))
+    explain = context.backend.explain
+    return await context.answer(lambda: save_explanation(explain(info, info.settings.key(key))))

@@ -3,7 +3,7 @@
 import base64
 import binascii
 from datetime import timedelta
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 import pyarrow as pa
 from fastapi import APIRouter, Query
@@ -11,12 +11,16 @@ from pydantic import BaseModel, Field
 
 from floodmark.errors import Conflict, RequestInvalid, SchemaInvalid
 from floodmark.service.context import Context, StreamId, StreamName
-from floodmark.service.messages import Count, DoneView, Form, Int64, JsonResponse, Micros, Name, bad_request
+from floodmark.service.forms import FormRoute, needs
+from floodmark.service.messages import Count, DoneView, FailFast, Form, Int64, JsonResponse, Micros, Name, bad_request
 from floodmark.streams.definition import DEFAULT_KEY, StreamInfo, StreamSettings, check_stream_name, make_settings
 from floodmark.streams.layout.layout import Layout
 from floodmark.streams.remote.wire import save_stream
 
 MAX_SEGMENTS = 10_000
+
+T = TypeVar("T")
+Pair = Annotated[list[T], Field(min_length=2, max_length=2, fail_fast=True)]
 
 
 class SettingsForm(Form):
@@ -24,7 +28,7 @@ class SettingsForm(Form):
 
     arrow_schema: str | None = Field(default=None, alias="schema", description="The Arrow schema, in base64.")
     ddl: str | None = Field(default=None, description="Alternatively, the schema as Spark DDL.")
-    time_columns: list[Annotated[list[str | None], Field(min_length=2, max_length=2)]] | None = Field(
+    time_columns: Annotated[list[Pair[str | None]], FailFast] | None = Field(
         default=None, description="Pairs of a key and its column; the first is the default key."
     )
     unit: str | None = Field(default=None, examples=["us"])
@@ -49,8 +53,8 @@ class ScaleForm(Form):
     """Segments to seal, and the key ranges of the segments that replace them."""
 
     epoch: Count | None = Field(default=None, description="The expected epoch; a Conflict if it has changed.")
-    seal: Annotated[list[Int64], Field(max_length=MAX_SEGMENTS)]
-    ranges: Annotated[list[Annotated[list[float], Field(min_length=2, max_length=2)]], Field(max_length=MAX_SEGMENTS)]
+    seal: Annotated[list[Int64], Field(max_length=MAX_SEGMENTS, fail_fast=True)]
+    ranges: Annotated[list[Pair[float]], Field(max_length=MAX_SEGMENTS, fail_fast=True)]
 
 
 class StreamView(BaseModel):
@@ -73,11 +77,7 @@ class StreamsView(BaseModel):
     streams: list[StreamView]
 
 
-ROUTES = APIRouter(tags=["streams"])
-
-
-def _stream_response(stream: StreamInfo, status: int = 200) -> JsonResponse:
-    return JsonResponse(_stream_view(stream), status_code=status)
+ROUTES = APIRouter(tags=["streams"], route_class=FormRoute)
 
 
 def _stream_view(stream: StreamInfo) -> dict[str, object]:
@@ -88,39 +88,48 @@ def _stream_view(stream: StreamInfo) -> dict[str, object]:
 async def list_streams(context: Context) -> JsonResponse:
     """Return the streams that the token covers."""
     context.allow_some("read")
-    streams = await context.run(context.backend.catalog.all)
-    return JsonResponse({"streams": [_stream_view(stream) for stream in streams if context.may_see(stream.name)]})
+    catalog = context.backend.catalog
+    return await context.answer(
+        lambda: {"streams": [_stream_view(stream) for stream in catalog.all() if context.may_see(stream.name)]}
+    )
 
 
 @ROUTES.post("/streams", response_model=StreamView, status_code=201)
+@needs("admin")
 async def create_stream(context: Context, form: NewStreamForm) -> JsonResponse:
     """Create a stream."""
     context.allow("admin", check_stream_name(form.name))
-    settings = settings_from_form(form.settings)
-    stream = await context.run(context.backend.catalog.create, form.name, settings, form.segments, stream_id=form.id)
-    return _stream_response(stream, 201)
+
+    def work() -> dict[str, object]:
+        settings = settings_from_form(form.settings)
+        return _stream_view(context.backend.catalog.create(form.name, settings, form.segments, stream_id=form.id))
+
+    return await context.answer(work, 201)
 
 
 @ROUTES.get("/stream", response_model=StreamView)
 async def find_stream(context: Context, name: Annotated[str, Query(examples=["shop/orders"])]) -> JsonResponse:
     """Return the stream with a name."""
-    return _stream_response(await context.find(name, "read"))
+    stream = await context.find(name, "read")
+    return await context.answer(lambda: _stream_view(stream))
 
 
 @ROUTES.get("/streams/{stream}", response_model=StreamView)
 async def show_stream(context: Context, stream: StreamId, name: StreamName = None) -> JsonResponse:
     """Return the current state of a stream."""
     info = await context.stream(stream, name, "read")
-    return _stream_response(await context.run(context.backend.catalog.refresh, info))
+    return await context.answer(lambda: _stream_view(context.backend.catalog.refresh(info)))
 
 
 @ROUTES.patch("/streams/{stream}", response_model=StreamView)
+@needs("admin")
 async def alter_stream(context: Context, stream: StreamId, form: SettingsForm, name: StreamName = None) -> JsonResponse:
     """Change the named settings. The schema cannot be changed."""
     info = await context.stream(stream, name, "admin")
     if form.model_fields_set & {"arrow_schema", "ddl"}:
         raise bad_request("The schema of a stream cannot be changed.", "Create another stream with the new schema.")
-    return _stream_response(await context.run(context.backend.catalog.alter, info, changes_from_form(form)))
+    alter = context.backend.catalog.alter
+    return await context.answer(lambda: _stream_view(alter(info, changes_from_form(form))))
 
 
 @ROUTES.delete("/streams/{stream}", response_model=DoneView)
@@ -132,6 +141,7 @@ async def delete_stream(context: Context, stream: StreamId, name: StreamName = N
 
 
 @ROUTES.post("/streams/{stream}/scale", response_model=StreamView)
+@needs("admin")
 async def scale_stream(context: Context, stream: StreamId, form: ScaleForm, name: StreamName = None) -> JsonResponse:
     """Seal segments and open their successors."""
     info = await context.stream(stream, name, "admin")
@@ -147,14 +157,14 @@ async def scale_stream(context: Context, stream: StreamId, form: ScaleForm, name
             )
         return layout.replace(form.seal, [(low, high) for low, high in form.ranges])
 
-    return _stream_response(await context.run(context.backend.log.scale, info, change))
+    return await context.answer(lambda: _stream_view(context.backend.log.scale(info, change)))
 
 
 @ROUTES.post("/streams/{stream}/seal", response_model=StreamView)
 async def seal_stream(context: Context, stream: StreamId, name: StreamName = None) -> JsonResponse:
     """Seal a stream: it takes no more events."""
     info = await context.stream(stream, name, "admin")
-    return _stream_response(await context.run(context.backend.log.seal, info))
+    return await context.answer(lambda: _stream_view(context.backend.log.seal(info)))
 
 
 _DURATIONS: Final = (

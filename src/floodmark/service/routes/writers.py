@@ -9,25 +9,26 @@ from typing import Annotated, Final
 from urllib.parse import parse_qs
 
 from fastapi import APIRouter
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from floodmark._util.ints import INT64_MAX
 from floodmark.errors import FloodmarkError, NotAllowed, RequestTooLarge
 from floodmark.service.context import CONTEXT_KEY, Context, RequestContext, StreamId, StreamName
+from floodmark.service.forms import FormRoute, needs, parse_form
 from floodmark.service.messages import (
     AuthorForm,
     Count,
     DoneView,
     ErrorView,
+    FailFast,
     Form,
     Int64,
     JsonResponse,
     MarkOutcomeValue,
     Name,
     Position,
-    describe_invalid_fields,
     error_response,
 )
 from floodmark.streams import MarkOutcome, StreamInfo
@@ -41,7 +42,7 @@ class OpenWriterForm(Form):
     """A writer to open; without an id it cannot note time."""
 
     writer: Name | None = None
-    keys: list[Name] | None = Field(
+    keys: Annotated[list[Name], FailFast] | None = Field(
         default=None, description="The keys it notes time for; by default, all keys of the stream."
     )
 
@@ -69,7 +70,7 @@ class StreamMarkForm(MarkForm):
 class MarksForm(Form):
     """Many marks."""
 
-    marks: Annotated[list[StreamMarkForm], Field(min_length=1)]
+    marks: Annotated[list[StreamMarkForm], Field(min_length=1, fail_fast=True)]
 
 
 class OpenedView(BaseModel):
@@ -100,24 +101,20 @@ class ResultsView(BaseModel):
     results: list[ResultView]
 
 
-ROUTES = APIRouter(tags=["writers"])
+ROUTES = APIRouter(tags=["writers"], route_class=FormRoute)
 
 
 @ROUTES.post("/streams/{stream}/marks", response_model=OutcomeView)
+@needs("write")
 async def note(context: Context, stream: StreamId, form: MarkForm, name: StreamName = None) -> JsonResponse:
     """Note a mark, or return why it was refused."""
-    outcome = await note_mark(context, stream, name, form)
+    info = await context.stream(stream, name, "write")
+    (outcome,) = await context.marks.note([_mark_request(info, form)])
     return error_response(outcome) if isinstance(outcome, FloodmarkError) else JsonResponse({"outcome": outcome.value})
 
 
-async def note_mark(context: RequestContext, stream: int, name: str | None, form: MarkForm) -> OutcomeOrError:
-    """Note a mark and return its outcome or error."""
-    info = await context.stream(stream, name, "write")
-    (outcome,) = await context.marks.note([_mark_request(info, form)])
-    return outcome
-
-
 @ROUTES.post("/marks", response_model=ResultsView)
+@needs("write")
 async def note_many(context: Context, form: MarksForm) -> JsonResponse:
     """Note many marks in any streams, each with its own outcome or error."""
     if len(form.marks) > context.limits.max_marks:
@@ -140,10 +137,11 @@ async def note_many(context: Context, form: MarksForm) -> JsonResponse:
     outcomes = await context.marks.note(list(requests.values())) if requests else []
     for index, outcome in zip(requests, outcomes, strict=True):
         results[index] = outcome
-    return JsonResponse({"results": [_result_view(result) for result in results if result is not None]})
+    return await context.answer(lambda: {"results": [_result_view(result) for result in results if result is not None]})
 
 
 @ROUTES.post("/streams/{stream}/writers", response_model=OpenedView)
+@needs("write")
 async def open_writer(
     context: Context, stream: StreamId, form: OpenWriterForm, name: StreamName = None
 ) -> JsonResponse:
@@ -158,6 +156,7 @@ async def open_writer(
 
 
 @ROUTES.post("/streams/{stream}/writers/idle", response_model=DoneView)
+@needs("write")
 async def idle(context: Context, stream: StreamId, form: WriterPositionForm, name: StreamName = None) -> JsonResponse:
     """Mark a writer as idle: the watermark does not wait for it."""
     info = await context.stream(stream, name, "write")
@@ -167,6 +166,7 @@ async def idle(context: Context, stream: StreamId, form: WriterPositionForm, nam
 
 
 @ROUTES.post("/streams/{stream}/writers/close", response_model=DoneView)
+@needs("write")
 async def close(context: Context, stream: StreamId, form: WriterPositionForm, name: StreamName = None) -> JsonResponse:
     """Close a writer: it writes no more."""
     info = await context.stream(stream, name, "write")
@@ -220,9 +220,7 @@ class MarkFastPath:
             await self._others(scope, receive, send)
             return
         try:
-            outcome = await _note_mark_fast(
-                scope[CONTEXT_KEY], stream, scope["query_string"], await _read_body(receive)
-            )
+            outcome = await _note_mark_fast(scope[CONTEXT_KEY], stream, scope["query_string"], receive)
         except FloodmarkError as error:
             outcome = error
         if isinstance(outcome, FloodmarkError):
@@ -235,17 +233,12 @@ class MarkFastPath:
         await send({"type": "http.response.body", "body": body})
 
 
-async def _note_mark_fast(
-    context: RequestContext, stream: int, query: bytes, body: bytearray
-) -> MarkOutcome | FloodmarkError:
-    try:
-        form = MarkForm.model_validate_json(body)
-    except ValidationError as error:
-        return describe_invalid_fields(
-            [{**field, "loc": ("body", *field["loc"])} for field in error.errors(include_url=False)]
-        )
+async def _note_mark_fast(context: RequestContext, stream: int, query: bytes, receive: Receive) -> OutcomeOrError:
     is_cached = context.backend.catalog.cached(stream) is not None
-    return await note_mark(context, stream, None if is_cached else _name_in_query(query), form)
+    info = await context.stream(stream, None if is_cached else _name_in_query(query), "write")
+    form = await parse_form(context, MarkForm, await _read_body(receive))
+    (outcome,) = await context.marks.note([_mark_request(info, form)])
+    return outcome
 
 
 def _name_in_query(query: bytes) -> str | None:
