@@ -3,10 +3,12 @@
 from collections.abc import Callable
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructField
 
 from floodmark.spark import follow_marks
+from floodmark.spark.columns import EVENT_TIME_METADATA
 from floodmark.spark.watermark import marks as _marks
 from support.spark.spark_feed import EPOCH_US, FAR_FUTURE, Feed, Running, mark, row, seconds
 
@@ -69,10 +71,14 @@ def test_later_filters_do_not_reach_the_mark_rows(
     assert 0 < plan.index("= a)") < plan.index("EventTimeWatermark"), "a plan reads from the top downwards"
 
 
-def test_without_the_barrier_the_mark_rows_would_be_gone(
+def test_without_the_barriers_the_mark_rows_would_be_gone(
     filtered: Callable[[], DataFrame], feed: Feed, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def plain(field: StructField) -> Column:
+        return F.col(field.name).alias(field.name, metadata={EVENT_TIME_METADATA: 0})
+
     monkeypatch.setattr(_marks, "_is_data", lambda mark_column: mark_column.isNull())
+    monkeypatch.setattr(_marks, "as_event_time", plain)
     query = run(filtered(), feed)
     assert query.step(row(1), row(2, "b"), mark(20)) == []
 
