@@ -36,6 +36,11 @@ def test_several_prefixes_are_all_good() -> None:
     ]
 
 
+def test_a_token_is_good_until_the_moment_it_expires() -> None:
+    token = Token("id", "", "read", ("",), 0, 100)
+    assert [token.has_expired(now) for now in (0, 99, 100, 101)] == [False, False, True, True]
+
+
 @pytest.mark.parametrize("scope", SCOPES)
 def test_a_scope_includes_those_before_it(scope: Any) -> None:
     token = Token("id", "", scope, ("",), 0, None)
