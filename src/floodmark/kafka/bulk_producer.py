@@ -41,6 +41,8 @@ _SIGNATURES: Final[dict[str, tuple[Any, list[Any]]]] = {
     "rd_kafka_poll": (c_int, [c_void_p, c_int]),
     "rd_kafka_flush": (c_int, [c_void_p, c_int]),
     "rd_kafka_outq_len": (c_int, [c_void_p]),
+    "rd_kafka_metadata": (c_int, [c_void_p, c_int, c_void_p, c_void_p, c_int]),
+    "rd_kafka_metadata_destroy": (None, [c_void_p]),
     "rd_kafka_init_transactions": (c_void_p, [c_void_p, c_int]),
     "rd_kafka_begin_transaction": (c_void_p, [c_void_p]),
     "rd_kafka_commit_transaction": (c_void_p, [c_void_p, c_int]),
@@ -132,8 +134,16 @@ class BulkClient:
         mechanisms = (options.get(name, "") for name in ("sasl.mechanism", "sasl.mechanisms"))
         return library() is not None and "OAUTHBEARER" not in mechanisms
 
+    def list_topics(self, topic: str, timeout: float) -> None:
+        """Ask for the brokers of the cluster; of topics nothing is returned. Timeouts are in seconds."""
+        metadata = c_void_p()
+        code = self._lib.rd_kafka_metadata(self._handle, 0, None, ctypes.byref(metadata), _millis(timeout))
+        if code:
+            raise KafkaException(KafkaError(code))
+        self._lib.rd_kafka_metadata_destroy(metadata)
+
     def init_transactions(self, timeout: float) -> None:
-        """Fence earlier producers, as `confluent_kafka.Producer` does. Timeouts are in seconds."""
+        """Fence earlier producers, as `confluent_kafka.Producer` does."""
         self._check(self._lib.rd_kafka_init_transactions(self._handle, _millis(timeout)))
 
     def begin_transaction(self) -> None:

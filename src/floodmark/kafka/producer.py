@@ -6,6 +6,7 @@ The Kafka client says of each error in a transaction whether to retry, abort, or
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 import pyarrow as pa
@@ -27,6 +28,7 @@ _FENCED_CODES: Final = {
 _QUEUE_FULL_SECONDS: Final = 0.05
 _ABORT_SECONDS: Final = 15.0
 _FENCE_SECONDS: Final = 30.0
+_CONNECT_SECONDS: Final = 2.0
 
 # The client would print errors to the terminal; they are raised as exceptions instead.
 _SILENT_LOGGER: Final = logging.Logger("floodmark.kafka", logging.CRITICAL + 1)
@@ -73,7 +75,18 @@ class TransactionalProducer:
         kind: Callable[[dict[str, Any]], Producer | BulkClient]
         kind = BulkClient if bulk and BulkClient.is_supported(client_options) else Producer
         self._client = new_client(kind, client_options, settings)
+        self._connect()
         self._retry("fencing earlier producers", self._client.init_transactions, max(timeout, _FENCE_SECONDS))
+
+    def _connect(self) -> None:
+        """Connect to a broker of the cluster before the client looks for its transaction coordinator.
+
+        The client drops its bootstrap connection once that has named the brokers. If it had just asked that connection
+        for the coordinator, it would wait half a second and ask again. The second request needs a lasting connection.
+        """
+        with suppress(KafkaException):  # If no broker answers, init_transactions says so.
+            for _ in range(2):
+                self._client.list_topics("__transaction_state", _CONNECT_SECONDS)
 
     @property
     def client(self) -> Producer | BulkClient:

@@ -69,7 +69,7 @@ class KafkaSettings:
             "bootstrap.servers": self.servers,
             # Connection errors are reported by exceptions, so the client need not log them.
             "log_level": 0,
-            "reconnect.backoff.ms": 100,
+            "reconnect.backoff.ms": 10,
             "reconnect.backoff.max.ms": 2_000,
             **self.options,
             **{name.replace("_", "."): value for name, value in own.items()},
