@@ -1,10 +1,12 @@
-"""Attacks on a service: as another reader of a group."""
+"""Attacks on a service: with a token, as another reader; without one, on the way around the check of tokens."""
 
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from floodmark.control import Tokens
+from floodmark.errors import TokenMissing, TokenRefused
 from floodmark.streams import connect
 from support.service.service_tools import Served
 from support.streams.stream_fixtures import Exchange
@@ -77,3 +79,47 @@ def test_a_reader_goes_on_through_another_service_and_with_another_token(store: 
                   "confirms": None}  # fmt: skip
         told = served.ask("POST", f"{path}/sync?name=g", report, token=served.token("read", "shop"))
         assert (told.status, told.value["parts"][0]["position"]) == (200, {"0": 7})
+
+
+def test_a_home_that_has_had_a_token_is_never_open_again(served: Served) -> None:
+    home = served.connect()
+    assert home.streams() == []
+    text = served.token("read")
+    Tokens(served.home.home).revoke(text.split("_")[1])
+    with pytest.raises(TokenMissing):
+        home.streams()
+    with pytest.raises(TokenRefused):
+        served.connect(text).streams()
+
+
+def test_a_service_that_starts_after_the_last_token_was_revoked_is_closed(store: str, exchange: Exchange) -> None:
+    with connect(store, controller=False) as home:
+        token, _ = Tokens(home.home).create("admin")
+        Tokens(home.home).revoke(token.id)
+        with exchange.serving(home) as url:
+            told = Served(home, url).ask("POST", "/v1/streams", {"name": "s"})
+        assert (told.status, told.code) == (401, "token-missing")
+        assert home.streams() == []
+
+
+FORWARDED = {
+    "Forwarded": "for=10.0.0.1",
+    "X-Forwarded-For": "10.0.0.1",
+    "X-Forwarded-Host": "marks.example",
+    "X-Forwarded-Proto": "https",
+    "x-forwarded-anything": "",
+    "Via": "1.1 proxy",
+    "X-Real-IP": "10.0.0.1",
+    "X-Client-IP": "10.0.0.1",
+    "True-Client-IP": "10.0.0.1",
+    "CF-Connecting-IP": "10.0.0.1",
+}
+
+
+@pytest.mark.parametrize("header", FORWARDED)
+def test_without_tokens_what_a_proxy_passes_on_is_not_local(served: Served, header: str) -> None:
+    told = served.ask("POST", "/v1/streams", {"name": "s"}, headers={header: FORWARDED[header]})
+    assert (told.status, told.code) == (403, "host-refused")
+    assert served.home.streams() == []
+    token = served.token("read")
+    assert served.ask("GET", "/v1/streams", token=token, headers={header: FORWARDED[header]}).status == 200
