@@ -6,7 +6,6 @@ every timestamp that Arrow can hold is decoded. A reader that runs past the end 
 `AvroDecoder` turns that into a bad value with a reason.
 """
 
-import json
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any, Final
 import pyarrow as pa
 from fastavro.schema import SchemaParseException, UnknownType, parse_schema
 
+from floodmark._util.codec import parse_json
 from floodmark.errors import SchemaInvalid, SchemaMismatch
 from floodmark.kafka.codecs.values import (
     PER_SECOND,
@@ -117,8 +117,16 @@ def parse_avro(schema: str | Mapping[str, Any]) -> AvroType:
     """
     named: dict[str, Any] = {}
     try:
-        parsed = parse_schema(json.loads(schema) if isinstance(schema, str) else schema, named_schemas=named)
-    except (SchemaParseException, UnknownType, ValueError, KeyError, TypeError, AttributeError) as error:
+        parsed = parse_schema(parse_json(schema) if isinstance(schema, str) else schema, named_schemas=named)
+    except (
+        SchemaParseException,
+        UnknownType,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+    ) as error:
         raise SchemaInvalid(
             f"The Avro schema cannot be read: {type(error).__name__}: {error}.",
             rule="An Avro schema is JSON as the Avro specification defines it.",
