@@ -320,6 +320,10 @@ class OffsetOutOfRange(InvalidValue):
     """An offset is outside its segment."""
 
 
+class EventsDamaged(StateError):
+    """Stored events are not as they were written: the disk, or another program, has changed them."""
+
+
 class UnknownStream(UnknownName):
     """The stream does not exist."""
 

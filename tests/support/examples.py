@@ -10,6 +10,8 @@ def is_full() -> bool:
     return os.environ.get(FULL) == "1"
 
 
-def examples(number: int) -> int:
-    """Return how many of so many examples, histories or seeds this run tries."""
-    return number if is_full() else min(number, max(10, number // 5))
+def examples(number: int, usual: int | None = None) -> int:
+    """Return how many of so many examples, histories or seeds this run tries; `usual` of them if it is not full."""
+    if is_full():
+        return number
+    return min(number, max(10, number // 5)) if usual is None else usual

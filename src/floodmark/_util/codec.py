@@ -1,9 +1,10 @@
 """Values that are stored and loaded: snapshots with a kind and a version, and JSON text."""
 
 import json
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 from floodmark.errors import FloodmarkError, NotJson, SnapshotInvalid, SnapshotVersionUnknown
 
@@ -88,8 +89,52 @@ def to_json(value: JsonValue, what: str) -> str:
     return text
 
 
+MAX_DEPTH: Final = 200
+"""How deep lists and objects of JSON from outside may be nested, independent of the caller's stack size."""
+
+_BRACKET: Final = re.compile(r'"(?:[^"\\]|\\.)*"|([\[{])|([\]}])')
+
+
+def parse_json(text: str | bytes, parse_float: Callable[[str], Any] | None = None) -> JsonValue:
+    """Return the value of JSON from outside: a file, a record, a server. Raise ValueError for any other text.
+
+    Nesting above `MAX_DEPTH` is refused too, because functions that walk through the value call themselves.
+
+    >>> parse_json('{"delay": [5]}')
+    {'delay': [5]}
+    >>> parse_json("[" * 100_000)
+    Traceback (most recent call last):
+    ValueError: lists and objects are nested in more than 200 levels
+    """
+    if not isinstance(text, str):
+        text = text.decode(json.detect_encoding(text))
+    try:
+        value = json.loads(text, parse_float=parse_float)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    if text.count("{") + text.count("[") > MAX_DEPTH and json_depth(text) > MAX_DEPTH:
+        raise ValueError(_TOO_DEEP)
+    return value
+
+
+_TOO_DEEP: Final = f"lists and objects are nested in more than {MAX_DEPTH} levels"
+
+
+def json_depth(text: str) -> int:
+    """Return how deep lists and objects are nested in valid JSON.
+
+    >>> json_depth('[{"a": "[["}, []]')
+    2
+    """
+    deepest = depth = 0
+    for match in _BRACKET.finditer(text):
+        depth += 1 if match[1] else -1 if match[2] else 0
+        deepest = max(deepest, depth)
+    return deepest
+
+
 def from_json(text: str) -> JsonValue:
-    """Return the value of JSON text.
+    """Return the value of JSON text that Floodmark has stored.
 
     >>> from_json('{"delay":5}')
     {'delay': 5}

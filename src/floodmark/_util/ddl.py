@@ -63,7 +63,7 @@ def parse_ddl(text: str) -> Any:
 
 
 def check_schema(schema: Any) -> None:
-    """Raise `SchemaInvalid` for an Arrow schema that is too large, or that has columns which cannot be told apart.
+    """Raise `SchemaInvalid` for an Arrow schema that is too large, or has invalid names, zones or decimals.
 
     >>> check_schema(pa.schema([("id", pa.int64()), ("id", pa.string())]))
     Traceback (most recent call last):
@@ -84,6 +84,8 @@ def check_schema(schema: Any) -> None:
                 groups += [(depth + 1, [kind.key_field]), (depth + 1, [kind.item_field])]
             elif kind.num_fields:
                 groups.append((depth + 1, [kind.field(0)]))
+            elif pa.types.is_timestamp(kind):
+                _check_zone(kind)
             elif pa.types.is_decimal(kind) and not 0 <= kind.scale <= kind.precision:
                 raise _refused(f"The schema has the type {kind}.", str(kind), "Use a scale from 0 up to the precision.")
 
@@ -97,6 +99,18 @@ def _check_size(count: int, depth: int) -> None:
             rule=f"A schema has at most {MAX_COLUMNS} columns, nested ones included, in at most {MAX_DEPTH} levels.",
             remedy="Store what changes from event to event as a MAP, or as JSON in a STRING.",
         )
+
+
+def _check_zone(kind: Any) -> None:
+    """Refuse a timestamp whose zone is no text, or one that readers cannot convert."""
+    try:
+        if kind.tz is not None:
+            pa.lib.string_to_tzinfo(kind.tz)
+    except UnicodeDecodeError:
+        raise _refused("The schema has a timestamp whose zone is no text.", "", "Use the zone 'UTC'.") from None
+    except (ValueError, LookupError, OSError):
+        fact = f"The schema has a timestamp of the zone {kind.tz!r:.200}, which is unknown."
+        raise _refused(fact, str(kind), "Use the zone 'UTC'.") from None
 
 
 def _check_names(fields: list[Any]) -> None:

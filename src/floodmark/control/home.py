@@ -13,14 +13,14 @@ from floodmark.control.migrations.runner import is_home, migrate
 from floodmark.control.store.base import Store
 from floodmark.control.store.change_counters import ChangeAnnouncer, ChangeCounters
 from floodmark.control.store.postgres import POSTGRES_SCHEMES, PostgresStore, parse_postgres_url
-from floodmark.control.store.sqlite import FILE_NAME, SqliteStore
+from floodmark.control.store.sqlite import FILE_NAME, SqliteStore, check_home_file, create_home_file
 from floodmark.errors import HomeClosed, HomeMissing, HomeUnusable, InvalidOption
 
 HOME_VARIABLE: Final = "FLOODMARK_HOME"
 
 
 class Home:
-    """The store of Floodmark's durable state. Many threads and processes may open the same home.
+    """The store of Floodmark's durable state. Many threads and processes of a user may open the same home.
 
     >>> with Home.open() as home:
     ...     home.path.name
@@ -45,14 +45,15 @@ class Home:
         """Open the home at `where`, creating it if it does not exist and migrating it if it is older.
 
         `where` is a directory, or the URL of an existing database, `postgresql://USER@HOST/DATABASE`. The default is
-        the environment variable FLOODMARK_HOME, else `.floodmark` in the working directory. A test may pass a `clock`
+        the environment variable FLOODMARK_HOME, else `.floodmark` in the working directory. Other users have no access
+        to the directory: several of them share a home through a service, or in PostgreSQL. A test may pass a `clock`
         that replaces the store's.
         """
         location = _resolve_location(where)
         if isinstance(location, str):
             return cls._open(PostgresStore(parse_postgres_url(location)), clock)
         try:
-            location.mkdir(parents=True, exist_ok=True)
+            create_home_file(location)
         except OSError as error:
             raise HomeUnusable(
                 f"The home {os.fspath(location)} cannot be created: {error.strerror}.",
@@ -60,7 +61,8 @@ class Home:
                 remedy="Check the path and its permissions, or set FLOODMARK_HOME to another directory.",
                 path=os.fspath(location),
             ) from error
-        return cls._open(SqliteStore(location, create=True), clock)
+        check_home_file(location)
+        return cls._open(SqliteStore(location), clock)
 
     @classmethod
     def open_existing(cls, where: str | Path | None = None, *, clock: Callable[[], int] | None = None) -> "Home":
@@ -75,7 +77,8 @@ class Home:
             return cls._open(PostgresStore(parse_postgres_url(location)), clock, must_exist=True)
         if not (location / FILE_NAME).is_file():
             raise _home_missing(os.fspath(location))
-        return cls._open(SqliteStore(location, create=False), clock)
+        check_home_file(location)
+        return cls._open(SqliteStore(location), clock)
 
     @classmethod
     def _open(cls, store: Store, clock: Callable[[], int] | None, *, must_exist: bool = False) -> "Home":

@@ -26,7 +26,10 @@ Scope = Literal["read", "write", "admin"]
 
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 TOKENS_TOPIC: Final = "tokens"
-"""Change counter that rises when a token is created or revoked; see `Home.changes`."""
+"""Change counter that rises when a token is created or revoked; see `Home.changes`.
+
+It is never reset: above 0 the home has or has had a token, and its service requires one.
+"""
 
 _LONGEST: Final = 200
 _TOKEN_TEXT: Final = re.compile(r"fmk_([0-9a-f]{12})_([0-9a-f]{64})")
@@ -79,7 +82,7 @@ class StoredToken:
         return compare_digest(_hash(secret), self.secret_hash)
 
     def __repr__(self) -> str:
-        return f"KnownToken({self.token!r})"
+        return f"StoredToken({self.token!r})"
 
 
 class Tokens:
@@ -130,7 +133,10 @@ class Tokens:
         return token, f"fmk_{token_id}_{secret}"
 
     def revoke(self, token_id: str) -> None:
-        """Revoke a token, or raise `UnknownToken`."""
+        """Revoke a token, or raise `UnknownToken`.
+
+        Also after the last one is revoked, a service of the home requires a token.
+        """
         with self._home.write() as connection:
             if connection.execute(delete(TOKENS).where(TOKENS.c.token_id == token_id)).rowcount:
                 announce_change(connection, TOKENS_TOPIC)

@@ -1,7 +1,6 @@
 """Reads the units of a job from its secondary input: files, a Delta table, or a table or query of a database."""
 
 import csv
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, time
 from decimal import Decimal
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
+from floodmark._util.codec import parse_json
 from floodmark._util.text import did_you_mean
 from floodmark.errors import MissingPackage, SecondaryInputFailed, UnitsInvalid
 from floodmark.ingest.database import open_engine, url_without_credentials
@@ -235,7 +235,7 @@ def _read_json(file: Path, columns: Sequence[str]) -> Iterator[UnitRow]:
 
 def _read_json_list(file: Path, columns: Sequence[str]) -> Iterator[UnitRow]:
     try:
-        rows = json.loads(file.read_text(encoding="utf-8-sig"))
+        rows = parse_json(file.read_text(encoding="utf-8-sig"))
     except ValueError as error:
         raise _invalid_json_error(file, getattr(error, "lineno", 1), str(error)) from error
     for row in rows:
@@ -244,7 +244,7 @@ def _read_json_list(file: Path, columns: Sequence[str]) -> Iterator[UnitRow]:
 
 def _parse_json_line(file: Path, number: int, line: str, columns: Sequence[str]) -> UnitRow:
     try:
-        row = json.loads(line)
+        row = parse_json(line)
     except ValueError as error:
         raise _invalid_json_error(file, number, str(error)) from error
     return _pick_columns(file, number, row, columns)

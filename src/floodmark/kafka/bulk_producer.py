@@ -17,6 +17,8 @@ import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException
 from numpy.typing import NDArray
 
+from floodmark.errors import SchemaMismatch
+
 PRODUCER: Final = 0
 UNASSIGNED: Final = -1
 COPY: Final = 0x2
@@ -194,16 +196,28 @@ class BulkClient:
 
         `wait` is called while the queue is full.
         """
-        messages = np.zeros(len(values), _MESSAGE_DTYPE)
-        messages["key"], messages["key_len"] = _addresses_of(keys)
-        messages["payload"], messages["len"] = _addresses_of(values)
+        count = len(values)
+        # Both must exist until the library has copied the records.
+        plain_keys, plain_values = plain_column(keys, count), plain_column(values, count)
+        messages = np.zeros(count, _MESSAGE_DTYPE)
+        messages["key"], messages["key_len"] = value_addresses(plain_keys)
+        messages["payload"], messages["len"] = value_addresses(plain_values)
+        if not count:
+            return
         if partitions is None:
             self._enqueue(topic, UNASSIGNED, messages, wait)
             return
+        numbers = np.asarray(partitions)
+        if numbers.shape != (count,) or numbers.dtype.kind not in "iu" or numbers.min() < -1 or numbers.max() >= 2**31:
+            raise SchemaMismatch(
+                f"The partitions of {count} records are {numbers.dtype} values of the shape {numbers.shape}.",
+                rule="Each record has the number of a partition, or -1.",
+                remedy="Pass one integer for each record.",
+            )
         # One call with mixed partitions would hang in a transaction until the partitions are known.
-        order = np.argsort(partitions, kind="stable")
-        numbers, firsts = np.unique(partitions[order], return_index=True)
-        for partition, group in zip(numbers.tolist(), np.split(messages[order], firsts[1:]), strict=True):
+        order = np.argsort(numbers, kind="stable")
+        distinct, firsts = np.unique(numbers[order], return_index=True)
+        for partition, group in zip(distinct.tolist(), np.split(messages[order], firsts[1:]), strict=True):
             self._enqueue(topic, partition, group, wait)
 
     def _enqueue(self, topic: str, partition: int, messages: NDArray[Any], wait: Callable[[], None]) -> None:
@@ -288,14 +302,67 @@ def _address_of(value: bytes | None) -> tuple[int, int]:
     return ctypes.cast(ctypes.c_char_p(value), ctypes.c_void_p).value or 0, len(value or b"")
 
 
-def _addresses_of(column: pa.Array) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    """Return the memory address of each value of a column, 0 for null, and its length."""
+def plain_column(column: Any, count: int) -> pa.Array:
+    """Return a column of so many texts or bytes in the layout that `value_addresses` reads; refuse any other.
+
+    Views, dictionaries, values of fixed size and chunks are converted; nothing else can be read as bytes.
+
+    >>> plain_column(pa.array(["a", None], pa.string_view()), 2).type
+    DataType(string)
+    >>> plain_column(pa.array([1, 2]), 2)
+    Traceback (most recent call last):
+    floodmark.errors.SchemaMismatch: A column of records has the type int64 and 2 values. ... [schema-mismatch]
+    """
+    kind, size = column.type, len(column)
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    if isinstance(column, pa.DictionaryArray):
+        column = column.dictionary_decode()
+    target = _PLAIN.get(column.type.id, pa.binary() if pa.types.is_fixed_size_binary(column.type) else None)
+    if target is None or size != count:
+        raise SchemaMismatch(
+            f"A column of records has the type {kind!s:.100} and {size} values.",
+            rule=f"Keys and values of these records are {count} texts or bytes.",
+            remedy="Cast the column to binary.",
+            type=str(kind),
+        )
+    if column.type != target:
+        column = column.cast(target)
+    return column
+
+
+_PLAIN: Final = {
+    kind.id: target
+    for target, kinds in {
+        pa.binary(): (pa.binary(), pa.binary_view(), pa.null()),
+        pa.string(): (pa.string(), pa.string_view()),
+        pa.large_binary(): (pa.large_binary(),),
+        pa.large_string(): (pa.large_string(),),
+    }.items()
+    for kind in kinds
+}
+
+
+def value_addresses(column: pa.Array) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """Return the memory address of each value of a plain column, 0 for null, and its length.
+
+    The addresses are valid as long as the column exists. Offsets that point outside of its data are refused.
+    """
     is_large = pa.types.is_large_binary(column.type) or pa.types.is_large_string(column.type)
     _, offsets, data = column.buffers()
+    if not len(column):
+        return np.zeros(0, np.uint64), np.zeros(0, np.uint64)
     bounds = np.frombuffer(offsets, np.int64 if is_large else np.int32)[column.offset : column.offset + len(column) + 1]
+    sizes = np.diff(bounds)
+    if len(sizes) != len(column) or bounds[0] < 0 or sizes.min() < 0 or bounds[-1] > (0 if data is None else data.size):
+        raise SchemaMismatch(
+            "A column of records has offsets outside of its data.",
+            rule="Offsets do not fall, and the last one is at most the size of the data.",
+            remedy="Check where the column was read from: pyarrow's validate(full=True) names the fault.",
+        )
     # An empty value needs a non-zero address, unlike null.
     first = (offsets if data is None else data).address
-    addresses, lengths = bounds[:-1].astype(np.uint64) + np.uint64(first), np.diff(bounds).astype(np.uint64)
+    addresses, lengths = bounds[:-1].astype(np.uint64) + np.uint64(first), sizes.astype(np.uint64)
     if column.null_count:
         is_null = column.is_null().to_numpy(zero_copy_only=False)
         addresses[is_null], lengths[is_null] = 0, 0

@@ -4,6 +4,7 @@ import json
 from dataclasses import dataclass
 from typing import Final
 
+from floodmark._util.codec import parse_json
 from floodmark.errors import SnapshotInvalid
 
 _SUFFIX: Final = ".marks"
@@ -59,7 +60,7 @@ class MarkRecord:
     def load(cls, value: bytes) -> "MarkRecord":
         """Return a record from its value."""
         try:
-            saved = json.loads(value)
+            saved = parse_json(value)
             return cls(
                 key=str(saved["key"]),
                 seq=int(saved["seq"]),

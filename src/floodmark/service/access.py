@@ -1,4 +1,4 @@
-"""Authentication: by tokens of the home; without tokens, only local requests are admitted."""
+"""Authentication: by tokens of the home; if it never had one, local requests are admitted without."""
 
 import asyncio
 import time
@@ -25,8 +25,8 @@ _REMEDY: Final = "Create a token with `floodmark token create`, and send it as '
 class Authenticator:
     """Checks the token of each request against a short-lived cache of the home's tokens.
 
-    With `needs_token` every request needs a token. Without it, a local request needs none as long as the home has no
-    tokens.
+    With `needs_token` every request needs a token. Without it, a local request needs none until the home has its first
+    token. Revoking the last token does not open the service again.
     """
 
     __slots__ = (
@@ -58,7 +58,8 @@ class Authenticator:
         if self._refreshed_at is None or time.monotonic() - self._refreshed_at > self._seconds:
             await self._refresh_shared()
         credentials = [value for name, value in headers if name == b"authorization"]
-        if not credentials and not self._tokens and not self._needs_token:
+        # The counter is 0 only if no token was ever created; see `TOKENS_TOPIC`.
+        if not credentials and not self._change_count and not self._needs_token:
             check_same_machine(headers, client)
             return None
         if not credentials:
@@ -165,29 +166,38 @@ def host_of(header: str) -> str | None:
         return None
 
 
+_PROXY_PREFIX: Final = b"x-forwarded-"
+_PROXY_HEADERS: Final = frozenset(
+    {b"forwarded", b"via", b"x-real-ip", b"x-client-ip", b"x-cluster-client-ip", b"true-client-ip", b"cf-connecting-ip"}
+)
+"""Headers that a proxy adds: the request may come from any machine that reaches the proxy."""
+
+
 def check_same_machine(headers: RawHeaders, client: str | None) -> None:
     """Refuse a request without a token unless it is local and does not come from a web page of another host.
 
     A page of another host, open in a local browser, can send requests to this machine. Its Host header (after DNS
     rebinding, the page's own host) or its Origin header reveals it.
     """
-    values: dict[bytes, list[str]] = {b"host": [], b"origin": [], b"forwarded": [], b"x-forwarded-for": []}
-    for name, value in headers:
-        if name in values:
-            values[name].append(value.decode("latin-1"))
-    hosts, origins = values[b"host"], values[b"origin"]
+    hosts = [value.decode("latin-1") for name, value in headers if name == b"host"]
+    origins = [value.decode("latin-1") for name, value in headers if name == b"origin"]
     if len(hosts) != 1 or not is_loopback(host_of(hosts[0])):
         raise _host_refused(f"The request is for the host {', '.join(hosts)!r:.100}.")
     for origin in origins:
         if not is_loopback(host_of(origin)):
             raise _host_refused(f"The request comes from a web page of {origin!r:.100}.")
-    if not is_loopback(client) or values[b"forwarded"] or values[b"x-forwarded-for"]:
+    if not is_loopback(client):
         raise _host_refused("The request comes from another machine.")
+    for name, _ in headers:
+        if name in _PROXY_HEADERS or name.startswith(_PROXY_PREFIX):
+            raise _host_refused(
+                f"The request was passed on by a proxy: it has the header {name.decode('latin-1')!r:.100}."
+            )
 
 
 def _host_refused(fact: str) -> HostRefused:
     return HostRefused(
         fact,
-        rule="Without tokens a service accepts requests from its own machine only, for localhost or 127.0.0.1.",
+        rule="Without tokens a service accepts only direct requests from its own machine, for localhost or 127.0.0.1.",
         remedy="Use the address 127.0.0.1, or create a token with `floodmark token create` and send it.",
     )

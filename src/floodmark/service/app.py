@@ -55,7 +55,7 @@ def create_app(home: StreamHome, *, limits: ServiceLimits | None = None, needs_t
     """Return the application of a home, for your own ASGI server; see `Service` for a complete server.
 
     With `needs_token` every request except /v1/health needs a token of the home. Without it, local requests need none
-    as long as the home has no tokens.
+    until the home has its first token.
 
     >>> with connect() as home:
     ...     app = create_app(home)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from floodmark._util.codec import parse_json
 from floodmark.bindings.offsets import QueryPosition, compare_offsets, load_query_position, save_query_position
 from floodmark.errors import InvalidOption, InvalidValue, SinkProgressInvalid, SnapshotInvalid
 
@@ -127,7 +128,7 @@ class Progress:
     def load(cls, value: bytes | str) -> "Progress":
         """Return the progress saved in the value of a record."""
         try:
-            saved = json.loads(value)
+            saved = parse_json(value)
             if saved["form"] != _FORMAT_VERSION:
                 raise _invalid_record(
                     value, f"Its format version is {saved['form']}; this release reads version {_FORMAT_VERSION}."

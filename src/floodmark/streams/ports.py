@@ -254,7 +254,10 @@ class GroupKeeper(Protocol):
         """Delete a group."""
 
     def join(self, group: GroupRef, reader: str, instance: str, ttl: int) -> GroupState:
-        """Add a reader, which is expelled after `ttl` microseconds without a report."""
+        """Add a reader, which is expelled after `ttl` microseconds without a report.
+
+        `instance` is a random text that only this reader knows; the state shows its `instance_id`.
+        """
 
     def sync(self, group: GroupRef, report: Report) -> GroupState:
         """Apply the report of a reader, and return the state after it."""
@@ -262,8 +265,8 @@ class GroupKeeper(Protocol):
     def leave(self, group: GroupRef, report: Report) -> None:
         """Apply the last report of a reader, and free its segments."""
 
-    def expel(self, group: GroupRef, reader: str, instance: str) -> GroupState:
-        """Remove a reader that is known to be dead."""
+    def expel(self, group: GroupRef, reader: str, instance_id: str) -> GroupState:
+        """Remove a reader that is known to be dead, by the `instance_id` that the state shows."""
 
     def refresh(self, group: GroupRef) -> GroupState:
         """Apply what is due by time, such as expelling readers past their ttl, and return the state."""

@@ -95,6 +95,8 @@ def test_late_rows_kept_apart_are_a_frame_with_their_watermark_and_lateness(
     ]
     assert {row["_watermark"].timestamp() for row in rows} == {BASE + 31}
     assert late(str(query.query.id), home=home).count() == 3
+    modes = {path.stat().st_mode & 0o777 for path in home.rglob("*")}
+    assert modes == {0o700, 0o600}, "only the owner of the home reads them"
 
 
 def test_a_restarted_query_judges_by_the_watermark_it_had(

@@ -52,7 +52,7 @@ def test_what_is_not_there_is_not_made(tmp_path: Path) -> None:
 
 
 def test_a_home_that_vanishes_between_two_looks_is_not_made_anew(tmp_path: Path) -> None:
-    store = _sqlite.SqliteStore(tmp_path, create=False)
+    store = _sqlite.SqliteStore(tmp_path)
     with pytest.raises(FloodmarkError) as refusal, store.translate_errors():
         migrate(store)
     assert refusal.value.code == "home-unusable"
@@ -91,6 +91,7 @@ def test_what_is_durable_is_switched_on(sqlite_home: Home) -> None:
 
 
 def test_a_new_home_waits_for_another_process_that_is_just_making_it(tmp_path: Path) -> None:
+    _sqlite.create_home_file(tmp_path)
     other = sqlite3.connect(tmp_path / "home.db", isolation_level=None, check_same_thread=False)
     other.execute("BEGIN IMMEDIATE")
     release = threading.Timer(0.2, other.rollback)

@@ -21,6 +21,7 @@ from floodmark.errors import (
 )
 from floodmark.streams import Checkpoint, CheckpointRequest, Controller, MarkOutcome, ReadBatch, Reader, Writer, connect
 from floodmark.streams import controller as _shares
+from floodmark.streams.groups.state import instance_id
 from floodmark.streams.layout.positions import check_cut
 from floodmark.streams.local import catalog as _catalog
 from floodmark.streams.readers import reader as _membership
@@ -77,7 +78,7 @@ class Reading:
 
     @property
     def who(self) -> tuple[str, str]:
-        return self.reader.id, self.reader._member.instance
+        return self.reader.id, instance_id(self.reader._member.instance)
 
 
 class History:
@@ -211,7 +212,7 @@ class History:
         state = self.groups[0]._backend.groups.find("g")
         part = state.progress_of("s")
         places = [(batch.segment, offset) for offset in range(batch.first, batch.end)]
-        alive = {(reader.id, reader.instance) for reader in state.readers}
+        alive = {(reader.id, reader.instance_id) for reader in state.readers}
         assert all(not self.is_before(place, self.start) for place in places)
         assert batch.first >= part.position.get(batch.segment, batch.first), "what counts is not read again"
         for place in places:

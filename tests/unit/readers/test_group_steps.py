@@ -7,7 +7,7 @@ import pytest
 from floodmark.errors import CheckpointPending, GroupReset, ReaderExists, ReaderExpelled
 from floodmark.streams import GroupState, Layout, Position
 from floodmark.streams.groups.requests import Report
-from floodmark.streams.groups.state import StreamProgress
+from floodmark.streams.groups.state import StreamProgress, instance_id
 from floodmark.streams.groups.transitions import (
     KEPT_CHECKPOINTS,
     Facts,
@@ -99,7 +99,7 @@ def test_a_reader_joins_once_and_its_id_is_free_when_it_is_dead() -> None:
     assert join_reader(state, "r1", "r1-1", TTL, SIX, 5).readers[0].beat_at == 5
     with pytest.raises(ReaderExists):
         join_reader(state, "r1", "another", TTL, SIX, TTL - 1)
-    assert join_reader(state, "r1", "another", TTL, SIX, TTL).readers[0].instance == "another"
+    assert join_reader(state, "r1", "another", TTL, SIX, TTL).readers[0].instance_id == instance_id("another")
 
 
 def test_a_reader_that_falls_silent_is_sent_away_by_whoever_comes() -> None:
@@ -149,9 +149,9 @@ def test_leaving_says_the_last_word_and_twice_is_no_error() -> None:
     after = leave_reader(state, report, SIX, 1)
     assert (owned(after), after.progress_of("s").position) == ({"r2": [0]}, {0: 8})
     assert leave_reader(after, report, SIX, 2) == after
-    assert expel_reader(after, "r1", "r1-1", SIX, 1) == after
+    assert expel_reader(after, "r1", instance_id("r1-1"), SIX, 1) == after
     assert owned(expel_reader(after, "r2", "another", SIX, 1)) == {"r2": [0]}
-    assert owned(expel_reader(after, "r2", "r2-1", SIX, 1)) == {}
+    assert owned(expel_reader(after, "r2", instance_id("r2-1"), SIX, 1)) == {}
 
 
 def test_one_segment_at_a_time_changes_hands() -> None:
@@ -193,10 +193,13 @@ def test_the_watermark_of_a_group_is_that_of_its_newest_place() -> None:
 
 
 def test_a_group_that_an_earlier_release_stored_is_read() -> None:
-    state = group({0: 0})
+    state = with_readers(group({0: 0}), "r1")
     saved = state.save()
     for part in saved["parts"]:
         del part["lowers"]
+    for reader in saved["readers"]:
+        del reader["instance_id"]
+        reader["instance"] = "r1-1"
     assert GroupState.load(saved) == state
 
 
@@ -280,7 +283,11 @@ def test_a_reader_that_goes_counts_with_what_it_had_acknowledged(how: str) -> No
     else:
         state = sync_reader(state, said(state, "r1", {0: 2}, confirms="c1"), SIX, 20)
         last = said(state, "r2", {1: 4})
-        state = leave_reader(state, last, SIX, 21) if how == "leaves" else expel_reader(state, "r2", "r2-1", SIX, 21)
+        state = (
+            leave_reader(state, last, SIX, 21)
+            if how == "leaves"
+            else expel_reader(state, "r2", instance_id("r2-1"), SIX, 21)
+        )
     (checkpoint,) = state.checkpoints
     assert checkpoint.cut["s"].cut == {0: 2, 1: 4}
     assert (checkpoint.confirmed, checkpoint.missing) == (("r1",), ("r2",))

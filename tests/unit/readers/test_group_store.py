@@ -318,14 +318,13 @@ def test_a_group_that_came_to_new_segments_while_a_step_was_prepared(
     stream = local.create_stream("s")
     group = local.create_group("g", "s")
     gather = GroupStore._facts
-    with group.reader("r"):
-        (reader,) = group.state.readers
+    with group.reader("r") as reader:
 
         def scaled_meanwhile(self: Any, parts: Any) -> Any:
             facts = gather(self, parts)
             monkeypatch.setattr(GroupStore, "_facts", gather)
             stream.split(0)
-            local._backend.groups.sync(group._ref, Report("r", reader.instance, 1, {("s", 0): 0}))
+            local._backend.groups.sync(group._ref, Report("r", reader._member.instance, 1, {("s", 0): 0}))
             return facts
 
         monkeypatch.setattr(GroupStore, "_facts", scaled_meanwhile)

@@ -180,3 +180,13 @@ def test_an_arrow_schema_that_no_stream_can_have_is_refused(schema: Any) -> None
 def test_an_arrow_schema_within_the_limits_is_taken() -> None:
     check_schema(pa.schema([(f"a{number}", pa.int32()) for number in range(MAX_COLUMNS)]))
     check_schema(pa.schema([("a", deep_list(MAX_DEPTH - 1))]))
+
+
+@pytest.mark.parametrize("zone", [b"\xffTC", b"U\x80C", b"U\x00C", b"XXX", b"../"])
+@pytest.mark.parametrize("inner", [False, True])
+def test_a_zone_that_no_reader_knows_is_refused(zone: bytes, inner: bool) -> None:
+    kind = pa.timestamp("us", "UTC")
+    schema = pa.schema([("at", pa.struct([("a", kind)]) if inner else kind)])
+    changed = pa.ipc.read_schema(pa.py_buffer(schema.serialize().to_pybytes().replace(b"UTC", zone)))
+    with pytest.raises(SchemaInvalid, match="zone"):
+        check_schema(changed)

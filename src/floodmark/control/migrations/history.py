@@ -559,4 +559,12 @@ MIGRATIONS: Final = (
             "ALTER TABLE bound_query_reader ADD COLUMN run TEXT NOT NULL DEFAULT ''",
         ),
     ),
+    Migration(
+        15,
+        "checksums of stored events",
+        (
+            "ALTER TABLE stream_batch ADD COLUMN checksum BIGINT",
+            "ALTER TABLE stream_transaction_batch ADD COLUMN checksum BIGINT",
+        ),
+    ),
 )

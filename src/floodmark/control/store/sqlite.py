@@ -1,22 +1,38 @@
-"""Everything specific to SQLite: connections, transactions, errors.
+"""Everything specific to SQLite: the file, connections, transactions, errors.
 
 `postgres` is the counterpart for PostgreSQL. The rest of the control room is portable SQL.
 """
 
 import os
 import sqlite3
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
+from secrets import token_hex
 from time import monotonic, sleep, time_ns
 from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, QueuePool, create_engine, event
 from sqlalchemy.exc import DatabaseError
 
+from floodmark._util.disk import (
+    LATE_DIRECTORY,
+    create_private_file,
+    make_private,
+    make_private_directory,
+    sync_to_disk,
+)
 from floodmark.errors import HomeBusy, HomeUnusable
 
 FILE_NAME: Final = "home.db"
+
+_NAMES: Final = frozenset(f"{FILE_NAME}{suffix}" for suffix in ("", "-wal", "-shm", "-journal")) | {LATE_DIRECTORY}
+"""Everything in the directory of a home."""
+
+_APPLICATION_ID: Final = 0x464D524B
+_LEAST_BYTES: Final = 512
+"""The smallest page of SQLite, which takes a file of 0 or 1 bytes for a new database."""
 
 BUSY_SECONDS: Final = 10.0
 """How long a transaction waits for a lock before it fails."""
@@ -35,17 +51,69 @@ _UNUSABLE: Final = (
 )
 
 
+def create_home_file(directory: Path) -> None:
+    """Create the file of a home, and its directory, for this user only. Does nothing if the file exists.
+
+    The file appears with content: an empty one is a home that has lost everything; see `check_home_file`.
+    """
+    make_private_directory(directory, below=directory.parent)
+    file = directory / FILE_NAME
+    if os.path.lexists(file):
+        return
+    draft = directory / f".{FILE_NAME}-{token_hex(8)}"
+    with closing(sqlite3.connect(":memory:")) as connection, create_private_file(draft) as content:
+        connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+        content.write(connection.serialize())
+        content.flush()
+        os.fsync(content.fileno())
+    try:
+        os.link(draft, file)
+    except FileExistsError:
+        # Another process has created it meanwhile.
+        pass
+    finally:
+        draft.unlink()
+    sync_to_disk(directory)
+
+
+def check_home_file(directory: Path) -> None:
+    """Refuse a truncated home file, and take access from other users, whom earlier releases let read it.
+
+    SQLite gives its further files the permissions of this one. The directory may have another purpose too, and is
+    changed only if it holds nothing else.
+    """
+    file = directory / FILE_NAME
+    try:
+        size = file.stat().st_size
+        names = set(os.listdir(directory))
+        is_shared = bool(directory.stat().st_mode & stat.S_ISVTX)
+    except OSError:
+        # The attempt to open the file gives the reason.
+        return
+    if size < _LEAST_BYTES:
+        raise HomeUnusable(
+            f"The home file {os.fspath(file)} has {size} bytes.",
+            rule=f"A home file has at least {_LEAST_BYTES} bytes; what was in this one is lost, its tokens too.",
+            remedy="Restore it from a backup; delete it only if it never was a home.",
+            path=os.fspath(file),
+        )
+    for name in _NAMES:
+        make_private(directory / name)
+    if names <= _NAMES and not is_shared:
+        make_private(directory)
+
+
 class SqliteStore:
-    """A SQLite file in a directory; created on first use, or required to exist."""
+    """An existing SQLite file in a directory."""
 
     __slots__ = ("_uri", "directory", "file", "reader", "writer")
 
-    def __init__(self, directory: Path, *, create: bool) -> None:
+    def __init__(self, directory: Path) -> None:
         """Connect on first use."""
         self.directory: Path | None = directory
         self.file = directory / FILE_NAME
         # Only a URI with mode=rw keeps SQLite from creating a missing file.
-        self._uri = f"{self.file.absolute().as_uri()}?mode={'rwc' if create else 'rw'}"
+        self._uri = f"{self.file.absolute().as_uri()}?mode=rw"
         self.reader: Engine = create_engine("sqlite://", creator=self._connect, poolclass=QueuePool)
         event.listen(self.reader, "begin", _begin)
         self.writer: Engine = self.reader.execution_options(**{_WRITES: True})

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
+from floodmark._util.codec import parse_json
 from floodmark.errors import DuplicateUnit, JobInvalid, UnitsInvalid
 from floodmark.ingest.job.options import (
     Frozen,
@@ -197,7 +198,7 @@ def _split_list(text: str) -> list[Any]:
     """Split a comma-separated string, or parse a string that is a JSON list."""
     if text.lstrip().startswith("["):
         try:
-            return list(json.loads(text))
+            return list(parse_json(text))
         except ValueError as error:
             raise UnitsInvalid(
                 f"The units are not valid JSON: {error}.",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from floodmark._util.codec import parse_json
 from floodmark.errors import FloodmarkError, JobFileInvalid
 from floodmark.ingest.calendar.bound import Bound
 from floodmark.ingest.calendar.clock import zone_of
@@ -280,7 +281,7 @@ class _PropertiesReader:
         if text is None:
             return None
         try:
-            value = json.loads(text)
+            value = parse_json(text)
         except ValueError as error:
             raise self._invalid(
                 f"The value is not JSON: {error}.", "It must be valid JSON.", "Close all quotes, brackets and braces."

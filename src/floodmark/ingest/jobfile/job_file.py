@@ -21,6 +21,7 @@ SECTIONS: Final = ("job", "variables", "time", "units", "source", "target", "lim
 PROPERTIES: Final = (".properties", ".pull", ".job")
 """The suffixes of properties files."""
 
+_MAX_DEPTH: Final = 30
 _ERROR_POSITION: Final = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
 _VARIABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -195,7 +196,9 @@ def _read_toml(
 
 def _parse_toml(text: str, file: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(text)
+        tree = tomllib.loads(text)
+    except RecursionError:
+        tree = None
     except tomllib.TOMLDecodeError as error:
         position = _ERROR_POSITION.search(str(error))
         line = int(position[1]) if position and position[1] else text.rstrip().count("\n") + 1
@@ -206,6 +209,24 @@ def _parse_toml(text: str, file: str) -> dict[str, Any]:
             file=file,
             line=line,
         ) from error
+    if tree is None or _is_deep(tree):
+        raise JobFileInvalid(
+            f"{file}, line 1: Tables and lists are nested in more than {_MAX_DEPTH} levels.",
+            rule=f"A job file has at most {_MAX_DEPTH} levels.",
+            remedy="Remove brackets and dots that are not needed.",
+            file=file,
+            line=1,
+        )
+    return tree
+
+
+def _is_deep(tree: Any) -> bool:
+    """Return whether tables and lists are nested too deeply for functions that call themselves."""
+    level = [tree]
+    for _ in range(_MAX_DEPTH):
+        inner = (value.values() if isinstance(value, dict) else value for value in level)
+        level = [item for values in inner for item in values if isinstance(item, dict | list)]
+    return bool(level)
 
 
 def _key_lines(text: str) -> Mapping[KeyPath, int]:

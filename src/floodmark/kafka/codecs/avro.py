@@ -6,7 +6,6 @@ every timestamp that Arrow can hold is decoded. A reader that runs past the end 
 `AvroDecoder` turns that into a bad value with a reason.
 """
 
-import json
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,8 @@ from typing import Any, Final
 import pyarrow as pa
 from fastavro.schema import SchemaParseException, UnknownType, parse_schema
 
-from floodmark.errors import SchemaInvalid, SchemaMismatch
+from floodmark._util.codec import parse_json
+from floodmark.errors import FloodmarkError, SchemaInvalid, SchemaMismatch
 from floodmark.kafka.codecs.values import (
     PER_SECOND,
     BadValue,
@@ -51,6 +51,7 @@ _ARROW_PRIMITIVES: Final[dict[str, Any]] = {
 }
 _WIDER: Final = {frozenset(["int", "long"]): "long", frozenset(["float", "double"]): "double"}
 _MAX_DIGITS: Final = 38
+_MAX_FIXED_BYTES: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,15 +118,25 @@ def parse_avro(schema: str | Mapping[str, Any]) -> AvroType:
     """
     named: dict[str, Any] = {}
     try:
-        parsed = parse_schema(json.loads(schema) if isinstance(schema, str) else schema, named_schemas=named)
-    except (SchemaParseException, UnknownType, ValueError, KeyError, TypeError, AttributeError) as error:
+        parsed = parse_schema(parse_json(schema) if isinstance(schema, str) else schema, named_schemas=named)
+        avro = _avro_type(parsed, named, ())
+    except FloodmarkError:
+        raise
+    except (
+        SchemaParseException,
+        UnknownType,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+    ) as error:
         raise SchemaInvalid(
             f"The Avro schema cannot be read: {type(error).__name__}: {error}.",
             rule="An Avro schema is JSON as the Avro specification defines it.",
             remedy='Write for example {"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}]}.',
             schema=str(schema)[:200],
         ) from error
-    avro = _avro_type(parsed, named, ())
     if avro.kind != "record":
         raise schema_mismatch(f"The Avro schema is of the type {avro}.", "A value has columns, so it must be a record.")
     return avro
@@ -177,11 +188,23 @@ def _avro_type(node: Any, named: Mapping[str, Any], enclosing: tuple[str, ...]) 
                 f"An array has items of the type {inside}, of no bytes.", "Each item must have at least one byte."
             )
         return AvroType(kind, inside=(inside,))
-    size = node.get("size", 0)
+    size, symbols = node.get("size", 0), tuple(map(_check_name, node.get("symbols", ())))
+    if type(size) is not int or not 0 <= size <= _MAX_FIXED_BYTES:
+        raise ValueError(f"a fixed has the size {size!r:.50}")
     logical, precision, scale = node.get("logicalType"), node.get("precision", 0), node.get("scale", 0)
-    if logical == "decimal" and not 0 <= scale <= precision:
-        logical = None
-    return AvroType(kind, logical, (), tuple(node.get("symbols", ())), size, precision, scale)
+    # A logical type that is not valid is ignored, as the specification says.
+    is_decimal = type(precision) is int and type(scale) is int and 0 <= scale <= precision
+    if not isinstance(logical, str) or not is_decimal:
+        logical, precision, scale = logical if isinstance(logical, str) and logical != "decimal" else None, 0, 0
+    return AvroType(kind, logical, (), symbols, size, precision, scale)
+
+
+def _check_name(name: object) -> str:
+    """Return a name of a field or symbol that Arrow can hold too."""
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"a name is {name!r:.50}")
+    name.encode()
+    return name
 
 
 def _record_type(node: Mapping[str, Any], named: Mapping[str, Any], enclosing: tuple[str, ...]) -> AvroType:
@@ -190,7 +213,7 @@ def _record_type(node: Mapping[str, Any], named: Mapping[str, Any], enclosing: t
         raise schema_mismatch(f"The record {name!r} contains itself.", "Arrow has no recursive types.", avro_type=name)
     fields = node["fields"]
     inside = tuple(_avro_type(field["type"], named, (*enclosing, name)) for field in fields)
-    return AvroType("record", inside=inside, names=tuple(field["name"] for field in fields))
+    return AvroType("record", inside=inside, names=tuple(_check_name(field["name"]) for field in fields))
 
 
 def _arrow_field(name: str, avro: AvroType, path: str) -> Any:

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
+from floodmark._util.codec import MAX_DEPTH, json_depth
 from floodmark.kafka.codecs.values import (
     BadValue,
     Decoded,
@@ -239,13 +240,9 @@ def _may_overflow(array: Any) -> bool:
     return is_list(kind) and _may_overflow(array.flatten())
 
 
-MAX_DEPTH: Final = 200
-"""Maximum nesting of lists and objects; a deeper value is bad, independent of the caller's stack size."""
-
 _DECIMAL: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,9})?", re.ASCII)
 _SPECIAL: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|.)")
-_BRACKET: Final = re.compile(r'"(?:[^"\\]|\\.)*"|([\[{])|([\]}])')
 ValueReader = Callable[[Any], Any]
 
 
@@ -297,19 +294,11 @@ def _parse(value: bytes) -> Any:
         raise Unfit(f"the value is not JSON, {error.msg} at character {error.pos}: {excerpt(text)}") from None
     except RecursionError:
         raise Unfit(f"the value has more than {MAX_DEPTH} lists and objects inside each other") from None
-    if text.count("{") + text.count("[") > MAX_DEPTH and _depth(text) > MAX_DEPTH:
+    if text.count("{") + text.count("[") > MAX_DEPTH and json_depth(text) > MAX_DEPTH:
         raise Unfit(f"the value has more than {MAX_DEPTH} lists and objects inside each other")
     if ("\\ud" in text or "\\uD" in text) and _has_half_character(text):
         raise Unfit("the value has half of a surrogate pair, which is no character")
     return parsed
-
-
-def _depth(text: str) -> int:
-    deepest = depth = 0
-    for match in _BRACKET.finditer(text):
-        depth += 1 if match[1] else -1 if match[2] else 0
-        deepest = max(deepest, depth)
-    return deepest
 
 
 def _has_half_character(text: str) -> bool:

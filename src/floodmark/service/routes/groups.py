@@ -33,6 +33,13 @@ from floodmark.streams.groups.requests import GroupRef, NewGroup, Report, Stream
 from floodmark.streams.groups.state import GroupState
 
 ClientId = Annotated[str, Field(pattern=r"^[A-Za-z0-9_\-]{1,64}$")]
+Instance = Annotated[
+    str,
+    Field(
+        pattern=r"^[A-Za-z0-9_\-]{16,64}$",
+        description="A random text that only this reader knows. The group shows its instance_id instead.",
+    ),
+]
 SegmentNumber = Annotated[int, Field(ge=0, lt=2**31, strict=True)]
 # strict=False: JSON has lists in place of tuples.
 StreamSegment = Annotated[tuple[Name, SegmentNumber], Field(strict=False)]
@@ -92,15 +99,15 @@ class JoinForm(Form):
     """A reader that joins, and its heartbeat ttl in microseconds."""
 
     reader: Name
-    instance: ClientId
+    instance: Instance
     ttl: Annotated[Micros, Field(ge=1_000)]
 
 
 class ExpelForm(Form):
-    """A reader to expel."""
+    """A reader to expel, by the instance_id that the group shows."""
 
     reader: Name
-    instance: ClientId
+    instance_id: ClientId
 
 
 class ReportForm(Form):
@@ -109,7 +116,7 @@ class ReportForm(Form):
     kind: Literal["reader-report"]
     version: FormatVersion
     reader: Name
-    instance: ClientId
+    instance: Instance
     generation: Int64
     positions: Annotated[list[StreamSegmentValue], FailFast]
     released: Annotated[list[StreamSegment], FailFast]
@@ -308,7 +315,7 @@ async def leave(context: Context, group: GroupId, form: ReportForm, name: GroupN
 async def expel(context: Context, group: GroupId, form: ExpelForm, name: GroupName) -> JsonResponse:
     """Remove a dead reader from a group."""
     ref = await _allowed_group(context, group, name, "write")
-    return await context.answer(lambda: context.backend.groups.expel(ref, form.reader, form.instance).save())
+    return await context.answer(lambda: context.backend.groups.expel(ref, form.reader, form.instance_id).save())
 
 
 @ROUTES.post("/groups/{group}/tend", response_model=GroupView)

@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Protocol
 
+from floodmark._util.codec import parse_json
 from floodmark.errors import FloodmarkError, SinkFenced, SinkProgressInvalid, TableConflict, TableFailed
 from floodmark.sinks.gate import Batch, Drop, Write, WriteFrom, initial_progress, progress_after
 from floodmark.sinks.progress import Progress, check_sink_name
@@ -90,7 +91,7 @@ class Manifest:
     def load(cls, value: bytes | str) -> "Manifest":
         """Return a saved manifest."""
         try:
-            saved = json.loads(value)
+            saved = parse_json(value)
             if saved["form"] != _FORMAT_VERSION:
                 raise ValueError(saved["form"])
             progress, attempt = saved["progress"], saved["attempt"]

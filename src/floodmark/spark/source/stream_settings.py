@@ -1,6 +1,5 @@
 """The options of a query that reads a stream: their parsing, the range of the stream to read, and the columns."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,6 +9,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from floodmark._util.codec import parse_json
 from floodmark._util.options import refuse_unknown_options
 from floodmark._util.text import did_you_mean
 from floodmark._util.times import duration_micros, time_in_unit
@@ -157,7 +157,7 @@ def parse_time(text: str, option: str) -> int | datetime:
 def parse_cut(text: str, option: str, stream: Stream) -> Position:
     """Return the cut of an option, which is JSON."""
     try:
-        saved: Any = json.loads(text)
+        saved: Any = parse_json(text)
         position = load_position(saved)
     except (AttributeError, TypeError, ValueError) as error:
         raise InvalidOption(
@@ -176,7 +176,7 @@ def parse_names(texts: Mapping[str, str], option: str) -> tuple[str, ...] | None
     if text is None:
         return None
     try:
-        names: Any = json.loads(text)
+        names: Any = parse_json(text)
     except ValueError:
         names = None
     if isinstance(names, list) and names and all(isinstance(name, str) for name in names):

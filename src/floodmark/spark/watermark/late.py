@@ -4,7 +4,6 @@ A row is late if its time is before the watermark that its batch runs under. Spa
 watermark, so tasks read it from the home as a table of one row. The home must be reachable from the tasks.
 """
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
@@ -17,6 +16,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import arrow_udf
 
+from floodmark._util.disk import LATE_DIRECTORY, create_private_file, make_private_directory, sync_to_disk
 from floodmark.spark.columns import column_of
 
 WATERMARK_COLUMN: Final = "_watermark"
@@ -59,7 +59,7 @@ def route_late_rows(df: DataFrame, column: str, watermark: Column, home: Path) -
 
 def late_directory(home: Path, query_id: str, column: str) -> Path:
     """Return the directory of a query's late rows; it has a directory per batch, and in that one per run."""
-    return home / "late" / query_id / quote(column, safe="")
+    return home / LATE_DIRECTORY / query_id / quote(column, safe="")
 
 
 def current_batch() -> tuple[str, str, int]:
@@ -80,24 +80,26 @@ def _late_row_writer(home: Path, column: str) -> Callable[[Iterator[pa.Array]], 
         assert task is not None
         directory = late_directory(home, query, column) / str(batch_id) / run
         unfinished = directory / f".{task.partitionId()}-{task.taskAttemptId()}"
-        writer = None
+        file = writer = None
         try:
             for rows in arrays:
                 late = rows.drop_null()
                 if len(late):
                     table = pa.RecordBatch.from_struct_array(late)
                     if writer is None:
-                        directory.mkdir(parents=True, exist_ok=True)
-                        writer = pq.ParquetWriter(unfinished, table.schema)
+                        make_private_directory(directory, below=home)
+                        file = create_private_file(unfinished)
+                        writer = pq.ParquetWriter(file, table.schema)
                     writer.write_batch(table)
                 yield rows.is_valid()
         finally:
             if writer is not None:
                 writer.close()
-        if writer is not None:
+            if file is not None:
+                file.close()
+        if file is not None:
             # Durable before the batch is committed: Spark does not read these rows again after that.
-            with unfinished.open("rb") as file:
-                os.fsync(file.fileno())
+            sync_to_disk(unfinished)
             unfinished.rename(directory / f"{task.partitionId()}.parquet")
 
     return write

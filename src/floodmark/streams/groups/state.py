@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any, Final, Protocol
 
 from floodmark._util.codec import new_snapshot, open_snapshot
@@ -243,12 +244,24 @@ class StreamProgress:
             )
 
 
+def instance_id(instance: str) -> str:
+    """Return the public id of a reader's instance, from which the instance cannot be derived.
+
+    An instance is a random text that only its reader knows: a report with it comes from this reader. A group stores and
+    shows the id instead, so that no other reader of the group can act as this one.
+
+    >>> instance_id("0123456789abcdef")
+    '9f9f5111f7b27a781f1f1ddde5ebc2dd'
+    """
+    return sha256(instance.encode()).hexdigest()[:32]
+
+
 @dataclass(frozen=True, slots=True)
 class ReaderRecord:
-    """A reader of the group. `instance` distinguishes it from earlier readers with the same id."""
+    """A reader of the group. `instance_id` distinguishes it from earlier readers with the same id."""
 
     id: str
-    instance: str
+    instance_id: str
     ttl: int
     """The reader is expelled after this many microseconds without a heartbeat."""
     beat_at: int
@@ -263,7 +276,7 @@ class ReaderRecord:
         return new_snapshot(
             "group-reader",
             id=self.id,
-            instance=self.instance,
+            instance_id=self.instance_id,
             ttl=self.ttl,
             beat_at=self.beat_at,
             shares=[list(ref) for ref in sorted(self.segments)],
@@ -276,7 +289,8 @@ class ReaderRecord:
         with open_snapshot(saved, "group-reader") as state:
             return cls(
                 id=state["id"],
-                instance=state["instance"],
+                # Earlier releases stored the instance itself.
+                instance_id=state["instance_id"] if "instance_id" in state else instance_id(state["instance"]),
                 ttl=state["ttl"],
                 beat_at=state["beat_at"],
                 segments=load_segment_refs(state["shares"]),

@@ -18,6 +18,7 @@ from floodmark.streams.groups.state import (
     ReaderRecord,
     SegmentRef,
     StreamProgress,
+    instance_id,
 )
 from floodmark.streams.layout.layout import Layout
 from floodmark.streams.layout.positions import Position, replace_finished
@@ -63,7 +64,7 @@ def join_reader(state: GroupState, reader: str, instance: str, ttl: int, facts: 
     """Add a reader. Joining is idempotent per instance; a live reader with the same id is an error."""
     state = expel_dead_readers(state, now)
     present = state.reader(reader)
-    if present is not None and present.instance != instance:
+    if present is not None and present.instance_id != instance_id(instance):
         raise ReaderExists(
             f"The reader {reader!r} of the group {state.name!r} is alive.",
             rule="A reader id belongs to one reader at a time.",
@@ -72,7 +73,7 @@ def join_reader(state: GroupState, reader: str, instance: str, ttl: int, facts: 
             reader=reader,
         )
     if present is None:
-        record = ReaderRecord(reader, instance, ttl, now)
+        record = ReaderRecord(reader, instance_id(instance), ttl, now)
         state = replace(state, readers=tuple(sorted((*state.readers, record), key=lambda member: member.id)))
     return refresh_group(_with_heartbeat(state, reader, now), facts, now)
 
@@ -85,15 +86,15 @@ def sync_reader(state: GroupState, report: Report, facts: Facts, now: int) -> Gr
 def leave_reader(state: GroupState, report: Report, facts: Facts, now: int) -> GroupState:
     """Apply the last report of a reader and remove it. Does nothing if the reader is no longer a member."""
     record = state.reader(report.reader)
-    if record is None or record.instance != report.instance or report.generation != state.generation:
+    if record is None or record.instance_id != instance_id(report.instance) or report.generation != state.generation:
         return state
     return refresh_group(remove_reader(_apply_report(state, report, facts, now), report.reader), facts, now)
 
 
-def expel_reader(state: GroupState, reader: str, instance: str, facts: Facts, now: int) -> GroupState:
-    """Remove a reader. What it acknowledged stays; other readers read the rest."""
+def expel_reader(state: GroupState, reader: str, expelled_id: str, facts: Facts, now: int) -> GroupState:
+    """Remove a reader, by the public id of its instance. What it acknowledged stays; other readers read the rest."""
     record = state.reader(reader)
-    if record is not None and record.instance == instance:
+    if record is not None and record.instance_id == expelled_id:
         state = remove_reader(state, reader)
     return refresh_group(state, facts, now)
 
@@ -162,7 +163,7 @@ def check_member(state: GroupState, report: Report) -> None:
             generation=state.generation,
         )
     record = state.reader(report.reader)
-    if record is None or record.instance != report.instance:
+    if record is None or record.instance_id != instance_id(report.instance):
         raise ReaderExpelled(
             f"The reader {report.reader!r} is no longer in the group {state.name!r}.",
             rule="A reader without a heartbeat for longer than its ttl, or one that is expelled, loses its segments.",

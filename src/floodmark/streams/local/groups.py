@@ -131,9 +131,9 @@ class GroupStore:
         """Store the final progress of a reader and remove it."""
         self._change(group, lambda state, facts, now: leave_reader(state, report, facts, now))
 
-    def expel(self, group: GroupRef, reader: str, instance: str) -> GroupState:
+    def expel(self, group: GroupRef, reader: str, instance_id: str) -> GroupState:
         """Remove a reader."""
-        return self._change(group, lambda state, facts, now: expel_reader(state, reader, instance, facts, now))
+        return self._change(group, lambda state, facts, now: expel_reader(state, reader, instance_id, facts, now))
 
     def refresh(self, group: GroupRef) -> GroupState:
         """Apply changes that depend on time only."""

@@ -14,6 +14,7 @@ from floodmark.streams.events import Events, schema_of
 from floodmark.streams.layout.layout import Layout
 from floodmark.streams.local.catalog import Catalog
 from floodmark.streams.local.registry import check_instance
+from floodmark.streams.local.stored_batch import pack_batch, unpack_batch
 from floodmark.streams.local.tables import BATCHES, SEGMENTS, WRITERS
 from floodmark.streams.local.transactions import (
     claim_event_numbers,
@@ -47,7 +48,7 @@ _BEGIN: Final = (
     .scalar_subquery()
 )
 _PAGE: Final = (
-    select(BATCHES.c.first_offset, BATCHES.c.events, BATCHES.c.body)
+    select(BATCHES.c.first_offset, BATCHES.c.events, BATCHES.c.body, BATCHES.c.checksum)
     .where(*_OF_SEGMENT, BATCHES.c.first_offset >= _BEGIN, BATCHES.c.first_offset < bindparam("end"))
     .where(BATCHES.c.first_offset + BATCHES.c.events > bindparam("start"))
     .order_by(BATCHES.c.first_offset)
@@ -204,7 +205,7 @@ class TableLog:
             if not rows:
                 return
             for row in rows:
-                chunk = load_chunk(row, segment, schema)
+                chunk = load_chunk(row, stream, segment, schema)
                 yield chunk if chunk.first >= start and chunk.end <= end else chunk.slice(start, end)
             start = rows[-1].first_offset + rows[-1].events
 
@@ -265,6 +266,7 @@ def append_rows(
         ends[segment] = end
         offset = end - batch.num_rows
         for piece in _split_large(batch):
+            body, checksum = pack_batch(piece)
             rows.append(
                 {
                     "stream_id": stream.id,
@@ -273,7 +275,8 @@ def append_rows(
                     "events": piece.num_rows,
                     "writer": writer,
                     "first_number": number,
-                    "body": memoryview(piece.serialize()),
+                    "body": body,
+                    "checksum": checksum,
                 }
             )
             offset += piece.num_rows
@@ -282,9 +285,11 @@ def append_rows(
     return ends
 
 
-def load_chunk(row: Row[Any], segment: int, schema: Any) -> Chunk:
+def load_chunk(row: Any, stream: StreamInfo, segment: int, schema: Any) -> Chunk:
     """Return the events of a row of the log."""
-    return Chunk(segment, row.first_offset, pa.ipc.read_record_batch(pa.py_buffer(row.body), schema))
+    offset, events, body, checksum = row
+    place = {"stream": stream.name, "segment": segment, "offset": offset}
+    return Chunk(segment, offset, unpack_batch(body, events, schema, checksum, place))
 
 
 def join_small_chunks(chunks: Iterator[Chunk]) -> Iterator[Chunk]:

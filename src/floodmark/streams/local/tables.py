@@ -76,8 +76,12 @@ BATCHES: Final = Table(
     Column("writer", Text, nullable=False),
     Column("first_number", BigInteger, nullable=False),
     Column("body", LargeBinary, nullable=False),
+    Column("checksum", BigInteger),
 )
-"""Events, as Arrow record batches; `first_number` is the writer's number of the first event."""
+"""Events, as Arrow record batches; `first_number` is the writer's number of the first event.
+
+Batches that earlier releases stored have no checksum.
+"""
 
 WRITERS: Final = Table(
     "stream_writer",
@@ -169,6 +173,7 @@ TRANSACTION_BATCHES: Final = Table(
     Column("events", BigInteger, nullable=False),
     Column("points", LargeBinary, nullable=False),
     Column("body", LargeBinary, nullable=False),
+    Column("checksum", BigInteger),
 )
 """Staged events of uncommitted transactions; `points` are the positions of their keys in the key space."""
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
-import pyarrow as pa
 from sqlalchemy import Connection, Row, Table, and_, delete, func, insert, or_, select, update
 
 from floodmark._util.codec import from_json, to_json
@@ -20,6 +19,7 @@ from floodmark.streams.layout.layout import Layout
 from floodmark.streams.layout.positions import Position, furthest_position, load_position, save_position
 from floodmark.streams.local.catalog import Catalog
 from floodmark.streams.local.registry import Registry
+from floodmark.streams.local.stored_batch import pack_batch, unpack_batch
 from floodmark.streams.local.tables import STREAMS, TRANSACTION_BATCHES, TRANSACTIONS, WRITERS
 from floodmark.streams.marks.writer_record import MarkOutcome
 from floodmark.streams.ports import (
@@ -339,14 +339,17 @@ def stage_part(connection: Connection, stream: StreamInfo, transaction: str, par
     """Stage events of a transaction. Idempotent for each part."""
     is_part = (*_rows_of(TRANSACTION_BATCHES, stream, transaction), TRANSACTION_BATCHES.c.part == part)
     if connection.execute(select(TRANSACTION_BATCHES.c.part).where(*is_part)).first() is None:
+        points = events.points.tobytes()
+        body, checksum = pack_batch(events.batch, points)
         connection.execute(
             insert(TRANSACTION_BATCHES).values(
                 stream_id=stream.id,
                 transaction_id=transaction,
                 part=part,
                 events=len(events),
-                points=events.points.tobytes(),
-                body=events.batch.serialize().to_pybytes(),
+                points=points,
+                body=bytes(body),
+                checksum=checksum,
             )
         )
 
@@ -359,7 +362,7 @@ def read_staged(connection: Connection, stream: StreamInfo, transaction: str) ->
     is_staged = _rows_of(TRANSACTION_BATCHES, stream, transaction)
     parts = connection.execute(select(TRANSACTION_BATCHES).where(*is_staged).order_by(TRANSACTION_BATCHES.c.part))
     schema = schema_of(stream)
-    events = [load_staged_events(part, schema) for part in parts]
+    events = [load_staged_events(part, stream, schema) for part in parts]
     return StagedTransaction(row.writer, Events.join(events) if events else None, None)
 
 
@@ -388,7 +391,8 @@ def _rows_of(table: Table, stream: StreamInfo, transaction: str) -> tuple[Any, A
     return table.c.stream_id == stream.id, table.c.transaction_id == transaction
 
 
-def load_staged_events(row: Row[Any], schema: Any) -> Events:
+def load_staged_events(row: Row[Any], stream: StreamInfo, schema: Any) -> Events:
     """Load staged events of a transaction."""
-    batch = pa.ipc.read_record_batch(pa.py_buffer(row.body), schema)
+    place = {"stream": stream.name, "transaction": row.transaction_id, "part": row.part}
+    batch = unpack_batch(row.body, row.events, schema, row.checksum, place, row.points)
     return Events(batch, np.frombuffer(row.points, dtype=np.float64))

@@ -226,7 +226,7 @@ class ReaderGroup:
                 group=self.name,
                 reader=reader,
             )
-        self._backend.groups.expel(self._ref, reader, record.instance)
+        self._backend.groups.expel(self._ref, reader, record.instance_id)
 
     def time_window(self, stream: str | None = None, key: str | None = None) -> TimeWindow | None:
         """Return the time window of the group, based on what its readers have reported; see `Reader.time_window`."""

@@ -22,7 +22,7 @@ from floodmark.errors import (
 from floodmark.streams.definition import StreamInfo
 from floodmark.streams.events import BatchFunction, time_filter
 from floodmark.streams.groups.requests import GroupRef, News, Report, StreamSubscription, Subscription
-from floodmark.streams.groups.state import GroupState, ReaderRecord, SegmentRef, find_group_stream
+from floodmark.streams.groups.state import GroupState, ReaderRecord, SegmentRef, find_group_stream, instance_id
 from floodmark.streams.groups.transitions import stop_offset
 from floodmark.streams.layout.layout import Layout
 from floodmark.streams.layout.positions import Position
@@ -506,6 +506,7 @@ class Membership:
 
     __slots__ = (
         "_backend",
+        "_instance_id",
         "_lock",
         "_ticker",
         "generation",
@@ -523,6 +524,7 @@ class Membership:
         self.group = GroupRef(state.name, state.group_id)
         self.id = reader
         self.instance = instance
+        self._instance_id = instance_id(instance)
         self.generation = state.generation
         self.state = state
         self.positions: Mapping[SegmentRef, int] = {}
@@ -534,8 +536,9 @@ class Membership:
     def record(self) -> ReaderRecord | None:
         """The record of this reader in the newest state; None if it is no longer a member."""
         record = self.state.reader(self.id)
-        is_own = record is not None and record.instance == self.instance and self.state.generation == self.generation
-        return record if is_own and self.state.group_id == self.group.id else None
+        is_own = record is not None and record.instance_id == self._instance_id
+        is_current = (self.state.group_id, self.state.generation) == (self.group.id, self.generation)
+        return record if is_own and is_current else None
 
     @property
     def has_request(self) -> bool:

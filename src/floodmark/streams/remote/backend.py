@@ -318,9 +318,9 @@ class RemoteGroups:
         """Store the final progress of a reader and remove it."""
         self._client.call(_group_request(group, "POST", "leave", report.save()), dict)
 
-    def expel(self, group: GroupRef, reader: str, instance: str) -> GroupState:
+    def expel(self, group: GroupRef, reader: str, instance_id: str) -> GroupState:
         """Remove a dead reader."""
-        return self._state(_group_request(group, "POST", "expel", {"reader": reader, "instance": instance}))
+        return self._state(_group_request(group, "POST", "expel", {"reader": reader, "instance_id": instance_id}))
 
     def refresh(self, group: GroupRef) -> GroupState:
         """Apply changes that depend on time only, and return the state."""

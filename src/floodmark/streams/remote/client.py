@@ -18,6 +18,7 @@ import urllib3
 from urllib3.exceptions import HTTPError, NewConnectionError, ReadTimeoutError, SSLError
 from urllib3.util import Timeout
 
+from floodmark._util.codec import parse_json
 from floodmark.errors import (
     AnswerInvalid,
     FloodmarkError,
@@ -335,7 +336,7 @@ def _released(response: Any) -> Iterator[None]:
 
 def _read_json(body: bytes, address: str, status: int) -> Any:
     try:
-        return json.loads(body) if body else None
+        return parse_json(body) if body else None
     except ValueError as error:
         if status in _RETRIABLE_STATUSES:
             return None

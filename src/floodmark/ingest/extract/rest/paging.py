@@ -22,6 +22,7 @@ from hashlib import blake2b
 from typing import Any, Final
 from urllib.parse import urljoin
 
+from floodmark._util.codec import parse_json
 from floodmark.errors import RestAnswerInvalid, RestPagingEndless, SourceChanged, SourceRefused
 from floodmark.ingest.extract.rest.request import Request, is_same_service
 from floodmark.ingest.job.source import Pagination, RestSource
@@ -191,9 +192,9 @@ def read_page(body: bytes, link: str | None, source: RestSource, url: str) -> Pa
 
 def _parse_json(body: bytes, url: str, parse_float: Callable[[str], Any] | None) -> Any:
     try:
-        return json.loads(body, parse_float=parse_float)
-    except (ValueError, RecursionError) as error:
-        why = f"{error.msg}, at byte {error.pos}" if isinstance(error, json.JSONDecodeError) else type(error).__name__
+        return parse_json(body, parse_float=parse_float)
+    except ValueError as error:
+        why = f"{error.msg}, at byte {error.pos}" if isinstance(error, json.JSONDecodeError) else str(error)
         raise _invalid_response(
             f"The response of {url} is no JSON: {why}. It begins with {_excerpt(body)}.",
             "A REST service responds with JSON.",

@@ -24,6 +24,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Final, Literal
 from urllib.parse import quote, quote_plus, unquote_plus, urldefrag, urlsplit, urlunsplit
 
+from floodmark._util.codec import parse_json
 from floodmark._util.text import did_you_mean
 from floodmark.errors import RestRequestInvalid, UnknownVariable
 from floodmark.ingest.calendar.clock import EPOCH, MICROSECOND, format_moment, wall_to_micros, zone_of
@@ -193,7 +194,7 @@ def _fill_body(template: str, headers: Mapping[str, str], values: _TemplateValue
         return values.fill(template, _plain_text).encode()
     try:
         # A word in place of each text: outside quotes it is no JSON, while a text such as null would be.
-        json.loads(
+        parse_json(
             values.fill(template, lambda value, name: "x" if isinstance(value, str) else _json_text(value, name))
         )
     except ValueError as error:
