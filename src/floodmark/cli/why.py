@@ -208,7 +208,7 @@ class ObservationSummary:
 def _origin_answer(
     view: InputView, name: str, origin_state: list[Any], column: str, since: int | None, observed: ObservationSummary
 ) -> OriginAnswer:
-    states, idle_cause, future_rows, newest_future = origin_state
+    states, idle_cause, future_rows, newest_future, *_ = origin_state
     newest, key = states.get(column), str(view.name)
     return OriginAnswer(
         origin=view.name,
