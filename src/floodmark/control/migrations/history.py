@@ -559,4 +559,22 @@ MIGRATIONS: Final = (
             "ALTER TABLE bound_query_reader ADD COLUMN run TEXT NOT NULL DEFAULT ''",
         ),
     ),
+    Migration(
+        15,
+        "decisions about origins of computed watermarks",
+        (
+            """
+            CREATE TABLE origin_decision (
+                lineage TEXT NOT NULL,
+                number BIGINT NOT NULL,
+                origin TEXT NOT NULL,
+                name TEXT NOT NULL,
+                action TEXT NOT NULL,
+                decided_by TEXT NOT NULL,
+                at BIGINT NOT NULL,
+                PRIMARY KEY (lineage, number)
+            )
+            """,
+        ),
+    ),
 )
