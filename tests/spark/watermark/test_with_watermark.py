@@ -142,6 +142,23 @@ REFUSED: dict[str, tuple[type[FloodmarkError], dict[str, Any], str]] = {
     "unknown treatment of late rows": (InvalidOption, {"late": "counted"}, "Did you mean 'count'"),
     "unknown option": (InvalidOption, {"dely": "1 second"}, "There is no option 'dely'.*Did you mean 'delay'"),
     "origin that cannot be compared": (UnsupportedFrame, {"per": ["m"]}, "map<string,string>"),
+    "origins as text": (InvalidOption, {"per": ["p"], "origins": "a"}, "origins has 'a'.*list of origins"),
+    "origins without columns": (InvalidOption, {"origins": ["a"]}, "there are none"),
+    "origin of two columns": (InvalidOption, {"per": ["p"], "origins": [("a", "b")]}, "An origin is the value of 'p'"),
+    "origin of no text": (InvalidOption, {"per": ["p"], "origins": [1.5]}, r"origins has 1\.5"),
+    "unknown origin state": (
+        InvalidOption,
+        {"per": ["p"], "origins": {"a": "finish"}},
+        "Did you mean 'finished'",
+    ),
+    "unknown policy for revived origins": (InvalidOption, {"revived": "excluded"}, "Did you mean 'exclude'"),
+    "removal of nothing": (InvalidOption, {"remove_idle": "0 seconds"}, "remove_idle is"),
+    "directory for no late rows": (InvalidOption, {"late_path": "late"}, "late_path is given, and late is 'drop'"),
+    "late rows in an object store": (
+        InvalidOption,
+        {"column": "t", "late": "copy", "late_path": "s3://bucket/late", "drop": "_watermark"},
+        "not to a URL",
+    ),
     "name that late rows need": (UnsupportedFrame, {"late": "route"}, "has a column '_watermark'"),
 }
 
@@ -151,8 +168,9 @@ def test_bad_input_is_refused_and_leaves_nothing_behind(
     orders: Orders, home: Path, kind: type[FloodmarkError], change: dict[str, Any], says: str
 ) -> None:
     options: dict[str, Any] = {"column": "t", "home": home, **change}
+    frame = orders.frame().withColumns({"m": F.create_map("p", "p"), "_watermark": F.lit(1)})
     with pytest.raises(kind, match=says):
-        with_watermark(orders.frame().withColumns({"m": F.create_map("p", "p"), "_watermark": F.lit(1)}), **options)
+        with_watermark(frame.drop(options.pop("drop", "")), **options)
     assert not home.exists()
 
 

@@ -30,7 +30,7 @@ from floodmark.progress import (
 MOST_ORIGINS: Final = 1 << 16
 """How many origins one batch may have."""
 
-Late = Literal["drop", "count", "fail", "route"]
+Late = Literal["drop", "count", "fail", "route", "copy"]
 """What happens to rows behind the watermark."""
 
 
@@ -38,8 +38,8 @@ Late = Literal["drop", "count", "fail", "route"]
 class WatermarkSettings:
     """The arguments of one `with_watermark` call, durations in microseconds, as they are stored with its steps.
 
-    `schema` is the schema of the rows, as Spark's JSON; it is set only if late rows are stored. `origins` has the
-    declared origins, each (id, name, action).
+    `schema` is the schema of the rows, as Spark's JSON, and `late_path` the directory of late rows; both are set only
+    if late rows are stored. `origins` has the declared origins, each (id, name, action).
     """
 
     column: str
@@ -50,6 +50,7 @@ class WatermarkSettings:
     assume_caught_up: bool
     late: Late = "drop"
     schema: str | None = None
+    late_path: str | None = None
     origins: tuple[tuple[str, str, OriginAction], ...] = ()
     revived: Revived = "hold"
     remove_idle: int | None = None
@@ -217,7 +218,7 @@ class WatermarkChain:
                 incarnation=incarnation,
                 seq=start.seq,
             )
-        self._steps.change_settings(incarnation, asdict(self._settings))
+        self._store_settings(incarnation)
         self._declare_origins(incarnation, now)
         self._watermarks = self._settings.resume(step.snapshot, now)
         self._applied = step.snapshot["applied"]
@@ -225,6 +226,14 @@ class WatermarkChain:
         self._missed = step.snapshot["missed"]
         self._names = dict(step.snapshot["names"])
         self._at = MarkOffset(start.frame, incarnation, start.seq, start.watermark)
+
+    def _store_settings(self, incarnation: str) -> None:
+        """Store the settings of this run; late rows that an earlier run has stored stay readable."""
+        settings = asdict(self._settings)
+        if self._settings.schema is None:
+            earlier = self._steps.incarnation(incarnation).settings
+            settings |= {key: earlier.get(key) for key in ("schema", "late_path")}
+        self._steps.change_settings(incarnation, settings)
 
     def _declare_origins(self, incarnation: str, now: int) -> None:
         """Store as decisions what the program declares about origins, unless it has declared the same before.
