@@ -177,7 +177,8 @@ class WatermarkSteps:
         """Store the statistics of a batch. A batch that runs again, as after a restart, replaces its statistics.
 
         `floodmark why` reads from statistics `newest` (the newest time), `late_rows` and `oldest_late`, each
-        {origin: number}, and `future_rows`, `newest_future` and `spark_dropped` of the whole batch. All are optional.
+        {origin: number}, and `future_rows`, `newest_future`, `spark_dropped` and `reports_latest` of the whole batch.
+        All are optional.
         """
         seq = check_number("seq", seq)
         batch_id = check_number("batch_id", batch_id)

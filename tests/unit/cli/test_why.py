@@ -59,6 +59,7 @@ def test_the_whole_answer_as_a_person_reads_it(asked: Asked) -> None:
         ["orders-2", "12:07:00", "idle (declared) 11 min ago", "13 min ago", "0", "-"],
         ["orders-3", "-", "finished 11 min ago", "-", "0", "-"],
         ["It moves when orders-1 sends a row later than 12:04:00, goes idle, or is removed."],
+        ["To stop waiting: floodmark origins orders idle orders-1 (or finish, remove; `floodmark origins --help`)."],
     ]
 
 
@@ -67,6 +68,7 @@ def test_the_whole_answer_as_a_program_reads_it(asked: Asked) -> None:
     asked.keep(source)
     assert asked.json("orders") == {
         "now": NOW,
+        "same_name": [],
         "query": {
             "query_id": "6f1c0a22",
             "run_id": "r1",
@@ -113,6 +115,11 @@ def test_the_whole_answer_as_a_program_reads_it(asked: Asked) -> None:
                         "newest_future": None,
                         "late_rows": None,
                         "oldest_late": None,
+                        "newest_after_finish": None,
+                        "decision": None,
+                        "decided_by": None,
+                        "decided_at": None,
+                        "decision_pending": False,
                     }
                     for name, minutes, heard, holds in (
                         ("orders-0", 9, NOON + 5 * MINUTE, False),
@@ -230,6 +237,21 @@ def test_a_query_that_failed_says_with_what(asked: Asked) -> None:
     assert "error: [DIVIDE_BY_ZERO] no\n" in text
     assert "java.lang" not in text
     assert "java.lang" in asked.json("orders")["query"]["error"]
+
+
+def test_before_the_first_mark_spark_has_no_watermark(asked: Asked) -> None:
+    asked.queries.record(replace(ORDERS, spark_watermark=0, updated_at=NOW))
+    assert "Spark's watermark: -\n" in asked.text("orders")
+
+
+def test_of_two_queries_of_one_name_the_newest_answers_and_the_other_is_named(asked: Asked) -> None:
+    asked.keep(source_of({"p0": 4}))
+    older = replace(ORDERS, query_id="0d", incarnations=(), state="stopped", started_at=NOON - MINUTE, updated_at=NOW)
+    asked.queries.record(older)
+    answer = asked.json("orders")
+    assert (answer["query"]["query_id"], [other["query_id"] for other in answer["same_name"]]) == ("6f1c0a22", ["0d"])
+    assert "others of this name: 0d (stopped)\n" in asked.text("orders")
+    assert "others of this name: 6f1c0a22 (running)\n" in asked.text("0d")
 
 
 def test_a_query_without_a_watermark_of_ours_says_so(asked: Asked) -> None:

@@ -112,6 +112,7 @@ class ProgressListener(StreamingQueryListener):
         data = [source for source in progress.sources if parse_mark_offset(source) is None]
         statistics = asdict(read_statistics(progress.observedMetrics[observation_name(frame)], settings)) | {
             "input_rows": sum(source.numInputRows for source in data),
+            "reports_latest": all(source.latestOffset is not None for source in data),
             "caught_up": bool(data) and all(_is_caught_up(source) for source in data),
             "spark_dropped": sum(operator.numRowsDroppedByWatermark for operator in progress.stateOperators),
         }
