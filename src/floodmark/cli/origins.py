@@ -27,9 +27,10 @@ def add_origins(commands: Any) -> None:
     origins = commands.add_parser(
         "origins",
         help="list the origins that a query's watermark waits for, or decide about one",
-        description="Lists the origins of a query over with_watermark, or decides about some of them. The running "
-        "query carries a decision out at its next batch, and keeps to it after restarts. Starts no Spark.",
-        epilog="actions: " + "; ".join(f"{action}: {meaning}" for action, meaning in _ACTIONS.items()) + ".",
+        description="Lists the origins of a query over with_watermark, or decides about some of them.\n"
+        "The running query carries a decision out at its next batch, and keeps to it after restarts. Starts no Spark.",
+        epilog="actions:\n" + "\n".join(f"  {action:7} {meaning}" for action, meaning in _ACTIONS.items()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     origins.add_argument("query", metavar="QUERY", help="name, id, or beginning of an id")
     origins.add_argument(

@@ -32,8 +32,8 @@ from floodmark.cli.output import (
     to_second,
 )
 from floodmark.control import Observation, OriginDecision, Queries, QueryRecord, WatermarkStep, WatermarkSteps
-from floodmark.errors import SnapshotInvalid, UnknownIncarnation
-from floodmark.progress import Coalescer, InputView, Name
+from floodmark.errors import FloodmarkError, SnapshotInvalid, UnknownIncarnation
+from floodmark.progress import BoundedDisorder, Coalescer, InputView, Name, OriginWatermarks, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +142,39 @@ class StepSources:
     query: QueryRecord
 
 
+def _current_snapshot(column: str, step: WatermarkStep, sources: StepSources) -> Snapshot:
+    """Return the snapshot of a step with all batches since then.
+
+    A query stores a step only when its watermark moves. Without the batches since then, an origin that has sent its
+    first row would still seem silent as long as another one holds the watermark.
+    """
+    snapshot, settings = step.snapshot, sources.settings
+    later = [
+        observation
+        for observation in sources.observations
+        if observation.seq <= step.seq and observation.batch_id > snapshot.get("applied", observation.batch_id)
+    ]
+    if not later or not isinstance(settings, Mapping) or not isinstance(settings.get("delay"), int):
+        return snapshot
+    rules = {column: BoundedDisorder(settings["delay"])}
+    names = dict(snapshot.get("names", {}))
+    try:
+        source = OriginWatermarks.restore(snapshot, rules, now=step.at, after_finish="ignore")
+        for observation in later:
+            if isinstance(statistics := observation.statistics, Mapping):
+                newest: dict[Name, int] = dict(_numbers_by_origin(statistics.get("newest")))
+                source.observe_batch(column, newest, now=observation.at)
+                names.update(statistics.get("names") or {})
+    except FloodmarkError:
+        # The query fails on these statistics too; the step is still worth showing.
+        return snapshot
+    return snapshot | source.snapshot() | {"names": names}
+
+
 def _explain_step(column: str, step: WatermarkStep, sources: StepSources, now: int) -> ColumnAnswer:
     observed = ObservationSummary.of(sources.observations)
     decided = {decision.origin: decision for decision in sources.decisions}
-    with open_snapshot(step.snapshot, "origin-watermarks") as saved:
+    with open_snapshot(_current_snapshot(column, step, sources), "origin-watermarks") as saved:
         explanation = Coalescer.restore(saved["merged"]).explain()
         view = explanation.keys[column]
         origin_states = dict(saved["origins"])
@@ -521,7 +550,7 @@ def _origin_state(origin: OriginAnswer, now: int) -> Text:
         text.append(", ignored until it catches up")
     if origin.decision_pending:
         text.append(f", {_AFTER_DECISION[str(origin.decision)]} from the next batch on")
-    elif origin.decided_by is not None and _AFTER_DECISION[str(origin.decision)] == origin.state:
+    elif origin.state != "active" and _AFTER_DECISION.get(str(origin.decision)) == origin.state:
         text.append(f", by {origin.decided_by}")
     return text
 

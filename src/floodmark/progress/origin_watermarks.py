@@ -318,6 +318,25 @@ class OriginWatermarks:
             watermarks[key] = self._watermark(origin, key, state, now, cap=cap)
         return self._apply(origin, state, watermarks, now)
 
+    def observe_batch(self, key: str, newest: Mapping[Name, int], *, now: int) -> tuple[Signal, ...]:
+        """Process the newest time of each origin in a batch of rows, which has no order.
+
+        New origins are added and idle ones revived before any time counts, so the watermark cannot pass them.
+
+        >>> source = OriginWatermarks({"t": BoundedDisorder(0)}, now=0)
+        >>> source.observe_batch("t", {"p0": 10, "p1": 7}, now=1)
+        (Watermark(key='t', time=7),)
+        """
+        for origin in sorted(newest.keys() - self._origins.keys(), key=str):
+            self.add(origin, now=now)
+        signals: list[Signal] = []
+        for origin in newest:
+            if self._merged.state_of(origin) == "idle":
+                signals += self.revive(origin, now=now)
+        for origin, time in newest.items():
+            signals += self.events(origin, {key: [time]}, now=now)
+        return tuple(signals)
+
     def tick(self, now: int, *, caught_up: bool | Collection[Name] = False) -> tuple[Signal, ...]:
         """Advance the clock: silent origins that are `caught_up` (these, or all) may become idle.
 
@@ -436,10 +455,6 @@ class OriginWatermarks:
     def origins(self) -> tuple[Name, ...]:
         """All origins, finished ones included."""
         return tuple(self._origins)
-
-    def state_of(self, origin: Name) -> str:
-        """Return the state of an origin: "active", "idle" or "finished"."""
-        return self._merged.state_of(origin)
 
     @property
     def is_idle(self) -> bool:

@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from floodmark.cli import main
 from floodmark.control import Home, Queries, WatermarkSteps
 from floodmark.errors import FloodmarkError, InvalidOption, UnknownColumn, UnsupportedFrame
 from floodmark.spark import with_watermark
@@ -63,6 +64,36 @@ def test_a_silent_origin_is_left_out_and_time_moves_on_without_a_row(
     orders.add((1, "a"), (2, "b"))
     orders.add((35, "a"))
     query.wait_for([(0, 2)])
+
+
+def test_an_origin_declared_up_front_is_waited_for_until_a_command_removes_it(
+    orders: Orders, counting: Count, home: Path
+) -> None:
+    def frame() -> DataFrame:
+        return with_watermark(orders.frame(), "t", per=["p"], origins=["a", "b"], operators="windows", home=home)
+
+    first = counting(frame())
+    assert first.query is not None
+    orders.add((1, "a"))
+    orders.add((31, "a"))
+    first.query.processAllAvailable()
+    query_id = str(first.query.id)
+    with Home.open_existing(home) as kept:
+        record = wait_until(lambda: Queries(kept).all(), holds=lambda found: bool(found) and found[0].batch_id >= 1)[0]
+        [(incarnation, _, _)] = record.incarnations
+        told = wait_until(lambda: WatermarkSteps(kept).observations(incarnation), holds=lambda found: len(found) > 1)
+    assert first.windows() == []
+    assert {observation.statistics["reports_latest"] for observation in told} == {False}, "files do not tell"
+    assert first.query.lastProgress is not None
+    assert first.query.lastProgress.eventTime == {"watermark": "1970-01-01T00:00:00.000Z"}, "and nothing else of 1970"
+    assert main(["origins", query_id, "remove", "b", "--home", str(home)]) == 0
+    first.wait_for([(0, 1)])
+    shown = [progress.eventTime for progress in first.query.recentProgress if "min" in progress.eventTime]
+    assert [set(times.values()) - {"1970-01-01T00:00:00.000Z"} for times in shown] == [{"2026-09-21T14:13:31.000Z"}]
+    first.stop()
+    orders.add((51, "a"))
+    second = counting(frame())
+    second.wait_for([(30, 1)])
 
 
 def test_what_each_origin_said_survives_a_restart(

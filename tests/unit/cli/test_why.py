@@ -206,6 +206,27 @@ def test_a_batch_without_rows_of_an_origin_has_not_heard_it(asked: Asked) -> Non
     assert asked.column()["origins"][0]["last_heard"] == NOW - MINUTE
 
 
+def test_batches_since_the_last_step_count_though_the_watermark_has_not_moved(asked: Asked) -> None:
+    source = source_of({"p0": None, "p1": None, "p2": None})
+    asked.steps.create("a", {"delay": MINUTE}, now=NOON)
+    asked.steps.add("a", 0, None, source.snapshot() | {"applied": 3}, now=NOON)
+    for batch, newest in enumerate(
+        [{"p2": NOON}, {"p0": NOON + MINUTE}, {"p0": NOON + 2 * MINUTE, "p9": NOON}], start=3
+    ):
+        names = {name: name.upper() for name in newest}
+        asked.steps.observe("a", 0, batch, {"newest": newest, "names": names}, now=NOON + batch * MINUTE)
+    asked.steps.observe("a", 1, 6, {"newest": {"p1": NOON}}, now=NOW)
+    column = asked.column()
+    assert column["holders"] == ["p1", "p2"], "batch 3 is part of the step, and batch 6 not of its past"
+    assert [(origin["name"], origin["watermark"]) for origin in column["origins"]] == [
+        ("P0", NOON + MINUTE),
+        ("p1", None),
+        ("p2", None),
+        ("P9", NOON - MINUTE),
+    ]
+    assert column["watermark"] is None
+
+
 def test_rows_from_the_future_that_are_nobodys_are_told_of_the_column(asked: Asked) -> None:
     asked.keep(source_of({"p0": 4}))
     asked.steps.observe("a", 0, 8, {"future_rows": 2, "newest_future": NOW + MINUTE}, now=NOW)

@@ -278,14 +278,7 @@ class WatermarkChain:
                 batch_id=observation.batch_id,
                 per=self._settings.per,
             )
-        # Add all new origins of the batch and revive the idle ones first, so that the watermark cannot pass them.
-        for origin in sorted(statistics["newest"].keys() - set(watermarks.origins)):
-            watermarks.add(origin, now=observation.at)
-        for origin in statistics["newest"]:
-            if watermarks.state_of(origin) == "idle":
-                watermarks.revive(origin, now=observation.at)
-        for origin, newest in statistics["newest"].items():
-            watermarks.events(origin, {self._settings.column: [newest]}, now=observation.at)
+        watermarks.observe_batch(self._settings.column, statistics["newest"], now=observation.at)
         self._names |= statistics["names"]
         self._applied = observation.batch_id
         self._last = observation

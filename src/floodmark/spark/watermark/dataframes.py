@@ -184,6 +184,9 @@ def with_watermark(
 
     options = {"home": opened_home.location, "settings": settings.to_json(), "frame": frame}
     marks_read = spark.readStream.format(MARKS_FORMAT).options(**options)
+    # Spark's `eventTime` statistics are those of `w` at this node: min, avg and max of the marks in the batch, none if
+    # it has no mark, and as `watermark` 0, the year 1970, until a mark has passed. No row without a mark may reach the
+    # node: Spark would take a null `w` for 1970 in min and avg.
     moved = marks_read.load().select(mark.alias("w")).withWatermark("w", "0 seconds")
     # Never true, but the optimizer cannot know: mark rows are removed after they have passed the watermark node.
     marks = moved.where(F.spark_partition_id() < 0)
