@@ -12,6 +12,8 @@ from floodmark.control import Home, WatermarkSteps
 from floodmark.errors import FloodmarkError, TooManyOrigins
 from floodmark.progress import OriginAction
 from floodmark.spark.watermark.chain import OBSERVATION_TIMEOUT, MarkOffset, WatermarkChain, WatermarkSettings
+from floodmark.spark.watermark.dataframes import declared_origins
+from floodmark.spark.watermark.statistics import origin_id
 from floodmark.testing import ManualClock
 
 SECOND = 1_000_000
@@ -442,3 +444,17 @@ def test_an_idle_origin_with_rows_in_a_batch_holds_the_watermark_of_that_batch(w
     at = reader.advance(at)
     world.tell(at, a=300, b=200)
     assert reader.advance(at).watermark == 200, "whichever of them is listed first"
+
+
+def test_declared_origins_have_the_ids_of_their_rows_and_the_action_of_their_state() -> None:
+    states = {("orders", 3): "active", ("orders", None): "idle", ("x", True): "finished", ("y", "z"): "removed"}
+    assert declared_origins(states, ["topic", "partition"]) == (  # type: ignore[arg-type]
+        (origin_id("orders\x1f3"), "orders, 3", "revive"),
+        (origin_id("orders\x1f\0"), "orders, null", "idle"),
+        (origin_id("x\x1ftrue"), "x, true", "finish"),
+        (origin_id("y\x1fz"), "y, z", "remove"),
+    )
+    assert declared_origins(["a", "b", "a"], ["p"]) == (
+        (origin_id("a"), "a", "revive"),
+        (origin_id("b"), "b", "revive"),
+    )

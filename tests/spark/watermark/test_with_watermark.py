@@ -176,6 +176,7 @@ REFUSED: dict[str, tuple[type[FloodmarkError], dict[str, Any], str]] = {
     "origins as text": (InvalidOption, {"per": ["p"], "origins": "a"}, "origins has 'a'.*list of origins"),
     "origins without columns": (InvalidOption, {"origins": ["a"]}, "there are none"),
     "origin of two columns": (InvalidOption, {"per": ["p"], "origins": [("a", "b")]}, "An origin is the value of 'p'"),
+    "origin that is a mapping": (InvalidOption, {"per": ["p"], "origins": [{"p": 1}]}, "An origin is the value of 'p'"),
     "origin of no text": (InvalidOption, {"per": ["p"], "origins": [1.5]}, r"origins has 1\.5"),
     "unknown origin state": (
         InvalidOption,

@@ -160,7 +160,7 @@ def with_watermark(
         assume_caught_up=assume_caught_up,
         late=late,
         schema=df.schema.json() if stores_late_rows else None,
-        origins=_declared_origins(origins, per),
+        origins=declared_origins(origins, per),
         revived=revived,
         remove_idle=None if remove_idle is None else duration_micros(remove_idle, "remove_idle", least=1),
     )
@@ -262,7 +262,7 @@ def _late_directory(home: Home, late_path: str | Path | None) -> Path:
         ) from error
 
 
-def _declared_origins(
+def declared_origins(
     origins: Sequence[object] | Mapping[Any, OriginState], per: Sequence[str]
 ) -> tuple[tuple[str, str, OriginAction], ...]:
     """Return (id, name, action) of each declared origin."""
@@ -270,23 +270,19 @@ def _declared_origins(
         raise _invalid_origins(origins, "It is a list of origins, or a mapping from origins to states.")
     if origins and not per:
         raise _invalid_origins(origins, "Origins are told apart by the columns per, and there are none.")
-    states: Mapping[Any, OriginState] = (
-        origins if isinstance(origins, Mapping) else dict.fromkeys(map(_hashable, origins), "active")
+    states: Iterable[tuple[object, OriginState]] = (
+        origins.items() if isinstance(origins, Mapping) else ((origin, "active") for origin in origins)
     )
     declared: dict[str, tuple[str, str, OriginAction]] = {}
-    for origin, state in states.items():
-        require_one_of("The state of an origin", state, get_args(OriginState))
-        parts = origin if isinstance(origin, tuple) else (origin,)
+    for origin, state in states:
+        require_one_of(f"The state of {origin!r}", state, get_args(OriginState), "Use 'active' to wait for the origin.")
+        parts = tuple(origin) if isinstance(origin, tuple | list) else (origin,)
         text = origin_text(parts)
         if text is None or len(parts) != len(per):
             columns = f"the value of {per[0]!r}" if len(per) == 1 else f"a tuple of the values of {', '.join(per)}"
             raise _invalid_origins(origin, f"An origin is {columns}: text, whole numbers, booleans or None.")
         declared[text] = origin_id(text), display_name(text), _ACTIONS[state]
     return tuple(declared.values())
-
-
-def _hashable(origin: object) -> object:
-    return tuple(origin) if isinstance(origin, list) else origin
 
 
 def _invalid_origins(value: object, rule: str) -> InvalidOption:
