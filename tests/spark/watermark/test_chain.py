@@ -1,10 +1,12 @@
 """The chain of watermarks, without Spark: what a batch saw, when it is told, and what a restart finds (F1 to F3)."""
 
+import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, get_args
 
 import pytest
 
@@ -15,8 +17,10 @@ from floodmark.spark.watermark.chain import OBSERVATION_TIMEOUT, MarkOffset, Wat
 from floodmark.spark.watermark.dataframes import declared_origins
 from floodmark.spark.watermark.statistics import origin_id
 from floodmark.testing import ManualClock
+from support.examples import is_full
 
 SECOND = 1_000_000
+ACTIONS: Final[tuple[OriginAction, ...]] = get_args(OriginAction)
 
 
 class World:
@@ -27,7 +31,7 @@ class World:
         self.clock = ManualClock(1_000 * SECOND)
         self.ids = (f"life-{number}" for number in count(1))
         self.batches = count()
-        self.on_sleep: Callable[[], None] = lambda: None
+        self.on_sleep: Callable[[], object] = lambda: None
 
     def reader(self, frame: str = "frame", **changes: Any) -> WatermarkChain:
         values: dict[str, Any] = {
@@ -458,3 +462,35 @@ def test_declared_origins_have_the_ids_of_their_rows_and_the_action_of_their_sta
         (origin_id("a"), "a", "revive"),
         (origin_id("b"), "b", "revive"),
     )
+
+
+@pytest.mark.parametrize("seed", range(20 if is_full() else 3))
+def test_crashes_and_restarts_change_nothing_that_rows_and_decisions_have_brought_about(
+    tmp_path: Path, seed: int
+) -> None:
+    dice = random.Random(seed)
+    with Home.open(tmp_path / "steady") as one, Home.open(tmp_path / "crashing") as other:
+        steady, crashing = World(one), World(other)
+        for world in (steady, crashing):
+            world.on_sleep = partial(world.clock.advance, OBSERVATION_TIMEOUT)
+        options: dict[str, Any] = {"origins": declared("a", "b"), "revived": dice.choice(["hold", "exclude"])}
+        readers = [world.reader(**options) for world in (steady, crashing)]
+        offsets = [reader.advance(reader.initial()) for reader in readers]
+        for number in range(12):
+            times: dict[str, Any] = {
+                origin: dice.randrange(10 * number, 10 * number + 40) for origin in "abcd" if dice.random() < 0.5
+            }
+            decisions = [(dice.choice(ACTIONS), dice.choice("abcd")) for _ in range(dice.choice([0, 0, 1, 2]))]
+            for world, at in zip((steady, crashing), offsets, strict=True):
+                world.tell(at, **times)
+                for action, origin in decisions:
+                    decide(world, at, action, origin)
+            logged = offsets[1]
+            offsets = [reader.advance(at) for reader, at in zip(readers, offsets, strict=True)]
+            fate = dice.choice(["none", "restart", "crash before Spark has logged the offset"])
+            if fate != "none":
+                readers[1] = crashing.reader(f"frame-{number}", **options)
+                offsets[1] = readers[1].advance(offsets[1] if fate == "restart" else logged)
+            assert offsets[0].watermark == offsets[1].watermark, (number, fate)
+            if decisions:
+                assert states_at(steady, offsets[0]) == states_at(crashing, offsets[1]), (number, fate)
