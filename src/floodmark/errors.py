@@ -192,6 +192,10 @@ class AmbiguousQuery(UnknownName):
     """Several streaming queries match one name."""
 
 
+class AmbiguousOrigin(UnknownName):
+    """Several origins of a query have one name."""
+
+
 # Errors of `testing`.
 
 

@@ -1,8 +1,8 @@
 """A small language for scenarios of merging: `q0 10 -> - | q1 12 -> 10`, one step between bars.
 
 A step is an input and what it does: `10` (a watermark on the default key), `k1=7` (on another), `idle`, `event`,
-`done`, `add`, `add:exclude`, `remove`. Behind the arrow stands what leaves: `-` for nothing, watermarks and `IDLE`
-in order, or `!code` for an error.
+`done`, `revive`, `add`, `add:exclude`, `remove`. Behind the arrow stands what leaves: `-` for nothing,
+watermarks and `IDLE` in order, or `!code` for an error.
 """
 
 from floodmark.errors import FloodmarkError
@@ -44,6 +44,8 @@ def _signals(merged: Coalescer, action: str) -> tuple[Signal, ...]:
         return merged.idle(name)
     if what == "done":
         return merged.finish(name)
+    if what == "revive":
+        return merged.revive(name)
     if what == "remove":
         return merged.remove(name)
     if what == "event":

@@ -3,6 +3,7 @@
 | command | what it does |
 |---|---|
 | `floodmark why [QUERY]` | lists the queries, or explains a query's watermark: its holder, and what would release it |
+| `floodmark origins QUERY [ACTION ORIGIN]` | lists a query's origins, or decides: idle, finish, remove, revive |
 | `floodmark bindings [SOURCE]` | lists the sources, or the bound timestamps of one; `--at TS` shows the cut at TS |
 | `floodmark holds [SOURCE]` | lists the holds that keep old timestamps, with a warning for stalled ones |
 | `floodmark release SOURCE HOLDER` | releases a hold; `--older-than AGE` releases all holds silent for that long |

@@ -12,6 +12,7 @@ from typing import Final
 from floodmark._util.text import did_you_mean
 from floodmark.cli.bindings import add_bindings, run_bindings
 from floodmark.cli.ingest import add_ingest, run_ingest
+from floodmark.cli.origins import add_origins, run_origins
 from floodmark.cli.output import print_json
 from floodmark.cli.service import add_serve, add_tokens, run_serve, run_tokens
 from floodmark.cli.sinks import add_sinks, run_sinks
@@ -54,6 +55,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     why.add_argument("--json", action="store_true", help="print one JSON object")
     add_bindings(commands)
     add_ingest(commands)
+    add_origins(commands)
     add_serve(commands)
     add_sinks(commands)
     add_tokens(commands)
@@ -93,7 +95,7 @@ def _why(arguments: argparse.Namespace, now: int) -> None:
     if arguments.json:
         print_json(asdict(answer))
     else:
-        show_answer(answer)
+        show_answer(answer, arguments.query)
 
 
 _COMMANDS: Final[dict[str, Callable[[argparse.Namespace, int], None]]] = {
@@ -101,6 +103,7 @@ _COMMANDS: Final[dict[str, Callable[[argparse.Namespace, int], None]]] = {
     "why": _why,
     **dict.fromkeys(("bindings", "holds", "release"), run_bindings),
     "ingest": run_ingest,
+    "origins": run_origins,
     "serve": run_serve,
     "sinks": run_sinks,
     **dict.fromkeys(("token", "tokens"), run_tokens),

@@ -30,7 +30,7 @@ def add_ingest(commands: Any) -> None:
         "plan": "show what a run would read now, and why; changes nothing",
         "run": "read and land all due ranges",
         "status": "show the progress of a job",
-        "gaps": "show the ranges that were not read, and why",
+        "gaps": "show the ranges that were not read, or not read again, and why",
         "backfill": "make the next runs read a range again",
         "retry": "release ranges from quarantine, so that the next run tries them again",
         "history": "show the runs of a job, the attempts of one run, or manual changes",
@@ -181,14 +181,23 @@ def _gaps(arguments: argparse.Namespace, now: int) -> None:
     job = with_units(_load_job(arguments, secrets=False).job)
     with _open_jobs(arguments) as jobs:
         gaps, complete = jobs.gaps(job, now=now), jobs.complete_through(job, now=now)
+        rereads = jobs.failed_rereads(job, now=now)
     if arguments.json:
         from floodmark.cli.ingest_text import as_json
 
-        print_json({"now": now, "job": job.name, "complete_through": complete, "gaps": [as_json(gap) for gap in gaps]})
+        print_json(
+            {
+                "now": now,
+                "job": job.name,
+                "complete_through": complete,
+                "gaps": [as_json(gap) for gap in gaps],
+                "failed_rereads": [as_json(gap) for gap in rereads],
+            }
+        )
     else:
         from floodmark.cli.ingest_text import show_gaps
 
-        show_gaps(job, gaps, complete, arguments.rows)
+        show_gaps(job, gaps, rereads, complete, arguments.rows)
 
 
 def _backfill(arguments: argparse.Namespace, now: int) -> None:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+from rich.console import Console
 from rich.text import Text
 
 from floodmark._util.text import did_you_mean
@@ -220,13 +221,29 @@ def show_status(job: Job, status: Status, grace: int | None) -> None:
         )
 
 
-def show_gaps(job: Job, gaps: Sequence[Gap], complete: int | None, most: int) -> None:
-    """Print the ranges that were not read."""
+def show_gaps(job: Job, gaps: Sequence[Gap], rereads: Sequence[Gap], complete: int | None, most: int) -> None:
+    """Print the ranges that were not read, and those that could not be read again."""
     console = make_console()
-    if not gaps:
+    if gaps:
+        are = "is" if len(gaps) == 1 else "are"
+        print_line(console, f"{_ranges(gaps)} {are} missing; complete through {_moment_text(job, complete)}.")
+        _print_gaps(console, job, gaps, most)
+    else:
         print_line(console, f"Nothing is missing up to {_moment_text(job, complete)}.")
-        return
-    print_line(console, f"{len(gaps):,} ranges are missing; complete through {_moment_text(job, complete)}.")
+    if rereads:
+        print_line(
+            console,
+            f"{_ranges(rereads)} could not be read again: the rows of the last successful read "
+            "are there, rows that came later may be missing.",
+        )
+        _print_gaps(console, job, rereads, most)
+
+
+def _ranges(gaps: Sequence[Gap]) -> str:
+    return f"{len(gaps):,} range{'' if len(gaps) == 1 else 's'}"
+
+
+def _print_gaps(console: Console, job: Job, gaps: Sequence[Gap], most: int) -> None:
     table = make_table("unit", "from", "to", "why")
     for gap in gaps[:most]:
         table.add_row(
@@ -304,7 +321,6 @@ def show_result(result: RunResult) -> None:
 @contextmanager
 def progress_bar(name: str) -> Iterator[Callable[[Run, RangeOutcome], None]]:
     """Show a progress bar of a run on standard error; yields the callback that advances it by one range."""
-    from rich.console import Console
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,

@@ -5,7 +5,7 @@
 | `Home` | the store: transactions, migrations, the shared clock, change counters |
 | `Leases` | which process owns a piece of work, with tokens that fence earlier owners |
 | `Members` | which processes are alive |
-| `WatermarkSteps` | the computed watermarks of streaming queries, step by step |
+| `WatermarkSteps` | the computed watermarks of streaming queries, step by step, and decisions about origins |
 | `BatchWatermarks` | the watermark that decides which rows of a batch are late |
 | `Queries` | one record of each streaming query |
 | `Tokens` | access tokens of the HTTP service |
@@ -20,8 +20,10 @@ from floodmark.control.members import Member, Members
 from floodmark.control.queries import Queries, QueryRecord, QueryState
 from floodmark.control.query_watermarks import (
     BatchWatermarks,
+    DecidedBy,
     Incarnation,
     Observation,
+    OriginDecision,
     QueryBatch,
     WatermarkStep,
     WatermarkSteps,
@@ -30,6 +32,7 @@ from floodmark.control.tokens import Scope, Token, Tokens
 
 __all__ = [
     "BatchWatermarks",
+    "DecidedBy",
     "Home",
     "Incarnation",
     "Lease",
@@ -37,6 +40,7 @@ __all__ = [
     "Member",
     "Members",
     "Observation",
+    "OriginDecision",
     "Queries",
     "QueryBatch",
     "QueryRecord",

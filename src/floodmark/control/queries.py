@@ -122,7 +122,9 @@ class Queries:
             return merged
 
     def find(self, name_or_id: str) -> QueryRecord:
-        """Return the query with this id, else with this name, else the only one whose id starts with it.
+        """Return the query with this id, else the newest with this name, else the only one whose id starts with it.
+
+        A query that starts with a new checkpoint under an old name is a new query; older ones are found by their ids.
 
         >>> with Home.open() as home:
         ...     Queries(home).find("ordrs")
@@ -130,9 +132,10 @@ class Queries:
         floodmark.errors.UnknownQuery: There is no query 'ordrs'. ... [unknown-query]
         """
         records = self.all()
+        named = [record for record in records if record.name == name_or_id]
         matches = (
             [record for record in records if record.query_id == name_or_id]
-            or [record for record in records if record.name == name_or_id]
+            or sorted(named, key=lambda record: (record.started_at, record.updated_at))[-1:]
             or [record for record in records if name_or_id and record.query_id.startswith(name_or_id)]
         )
         if len(matches) == 1:
@@ -162,8 +165,8 @@ def _ambiguous_query(name_or_id: str, matches: Sequence[QueryRecord]) -> Ambiguo
     candidates = ", ".join(f"{record.query_id} ({record.name or 'no name'}, {record.state})" for record in matches)
     return AmbiguousQuery(
         f"{len(matches)} queries match {name_or_id!r}: {candidates}.",
-        rule="The name or id must match one query; the most recently updated is listed first.",
-        remedy="Use the id of one of them, or enough of its beginning.",
+        rule="The beginning of an id must match one query; the most recently updated is listed first.",
+        remedy="Use the id or the name of one of them, or more of the beginning of its id.",
         query=name_or_id,
         candidates=[record.query_id for record in matches],
     )

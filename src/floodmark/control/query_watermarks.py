@@ -1,31 +1,35 @@
 """Durable watermarks of streaming queries: computed step by step, and fixed for each batch.
 
-`WatermarkSteps` stores each computed watermark with its inputs. `BatchWatermarks` stores the watermark that decides
-which rows of a batch are late: the same for all tasks of the batch and for each rerun.
+`WatermarkSteps` stores each computed watermark with its inputs, and decisions about its origins. `BatchWatermarks`
+stores the watermark that decides which rows of a batch are late: the same for all tasks of the batch and for each
+rerun.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
 
-from sqlalchemy import Connection, Row, Table, and_, delete, func, insert, literal, select
+from sqlalchemy import Connection, Row, Table, and_, delete, func, insert, literal, select, update
 from sqlalchemy.exc import IntegrityError
 
 from floodmark._util.codec import JsonValue, from_json, to_json
 from floodmark._util.ints import check_int64, check_number, check_watermark
 from floodmark._util.names import check_id
+from floodmark._util.options import require_one_of
+from floodmark._util.text import replace_unstorable
 from floodmark.control.home import Home
 from floodmark.control.store.base import upsert_row
 from floodmark.control.tables import (
     BATCH_WATERMARKS,
     FRAME_PLACES,
+    ORIGIN_DECISIONS,
     QUERIES,
     WATERMARK_INCARNATIONS,
     WATERMARK_OBSERVATIONS,
     WATERMARK_STEPS,
 )
 from floodmark.errors import AmbiguousQuery, Conflict, UnknownIncarnation, UnknownStep
-from floodmark.progress import Snapshot
+from floodmark.progress import OriginAction, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,25 @@ class Observation:
     seq: int
     batch_id: int
     statistics: JsonValue
+    at: int
+
+
+DecidedBy = Literal["option", "command"]
+"""Where a decision about an origin comes from: an option of the program, or a command of an operator."""
+
+
+@dataclass(frozen=True, slots=True)
+class OriginDecision:
+    """What was decided about one origin; `number` is its place among all decisions about the same watermark.
+
+    `origin` is the id of the origin, `name` its readable name.
+    """
+
+    number: int
+    origin: str
+    name: str
+    action: OriginAction
+    decided_by: DecidedBy
     at: int
 
 
@@ -154,7 +177,8 @@ class WatermarkSteps:
         """Store the statistics of a batch. A batch that runs again, as after a restart, replaces its statistics.
 
         `floodmark why` reads from statistics `newest` (the newest time), `late_rows` and `oldest_late`, each
-        {origin: number}, and `future_rows`, `newest_future` and `spark_dropped` of the whole batch. All are optional.
+        {origin: number}, and `future_rows`, `newest_future`, `spark_dropped` and `reports_latest` of the whole batch.
+        All are optional.
         """
         seq = check_number("seq", seq)
         batch_id = check_number("batch_id", batch_id)
@@ -218,6 +242,60 @@ class WatermarkSteps:
                     insert(table).from_select(["incarnation", *(column.name for column in others)], copied)
                 )
 
+    def change_settings(self, incarnation: str, settings: JsonValue) -> None:
+        """Replace the settings of an incarnation, as after a restart with other options."""
+        text = to_json(settings, "settings")
+        with self._home.write() as connection:
+            if _incarnation_row(connection, incarnation, lock=True).settings != text:
+                is_incarnation = WATERMARK_INCARNATIONS.c.incarnation == incarnation
+                connection.execute(update(WATERMARK_INCARNATIONS).where(is_incarnation).values(settings=text))
+
+    def decide(
+        self, incarnation: str, actions: Iterable[tuple[str, str, OriginAction]], decided_by: DecidedBy, now: int
+    ) -> tuple[OriginDecision, ...]:
+        """Store decisions about origins, each (id, name, action), in this order.
+
+        They hold for the incarnation, and for those that it was forked from or that are forked from it: a restarted
+        query finds them, wherever its checkpoint continues.
+
+        >>> with Home.open() as home:
+        ...     steps = WatermarkSteps(home)
+        ...     steps.create("a3", {}, now=100)
+        ...     _ = steps.decide("a3", [("1f", "eu", "revive"), ("2e", "us", "finish")], "command", now=120)
+        ...     [(decision.number, decision.name, decision.action) for decision in steps.decisions("a3", after=1)]
+        [(2, 'us', 'finish')]
+        """
+        require_one_of("decided_by", decided_by, get_args(DecidedBy))
+        entries = list(actions)
+        for origin, _, action in entries:
+            check_id("origin", origin)
+            require_one_of("action", action, get_args(OriginAction))
+        with self._home.write() as connection:
+            lineage = _lineage(connection, incarnation)
+            _incarnation_row(connection, lineage, lock=True)
+            newest = connection.execute(
+                select(func.max(ORIGIN_DECISIONS.c.number)).where(ORIGIN_DECISIONS.c.lineage == lineage)
+            ).scalar_one()
+            decisions = tuple(
+                OriginDecision(number, origin, replace_unstorable(name), action, decided_by, check_int64(now, "now"))
+                for number, (origin, name, action) in enumerate(entries, start=(newest or 0) + 1)
+            )
+            if decisions:
+                connection.execute(
+                    insert(ORIGIN_DECISIONS), [{"lineage": lineage, **asdict(decision)} for decision in decisions]
+                )
+        return decisions
+
+    def decisions(self, incarnation: str, *, after: int = 0) -> tuple[OriginDecision, ...]:
+        """Return the decisions with a number above `after`, in order."""
+        table = ORIGIN_DECISIONS.c
+        with self._home.read() as connection:
+            later = and_(table.lineage == _lineage(connection, incarnation), table.number > after)
+            rows = connection.execute(select(ORIGIN_DECISIONS).where(later).order_by(table.number)).all()
+        return tuple(
+            OriginDecision(row.number, row.origin, row.name, row.action, row.decided_by, row.at) for row in rows
+        )
+
     def prune(self, incarnation: str, before_seq: int) -> int:
         """Delete steps and observations below `before_seq`, and return the number of deleted steps.
 
@@ -245,6 +323,15 @@ def _incarnation_row(connection: Connection, incarnation: str, *, lock: bool = F
             incarnation=incarnation,
         )
     return row
+
+
+def _lineage(connection: Connection, incarnation: str) -> str:
+    """Return the first of the incarnations that this one was forked from, or itself."""
+    first, parent = incarnation, _incarnation_row(connection, incarnation).parent
+    while parent is not None:
+        first = parent
+        parent = _incarnation_row(connection, parent).parent
+    return first
 
 
 def _insert_incarnation(connection: Connection, new: Incarnation) -> None:

@@ -37,6 +37,19 @@ WATERMARK_OBSERVATIONS: Final = Table(
     Column("at", BigInteger, nullable=False),
 )
 
+ORIGIN_DECISIONS: Final = Table(
+    "origin_decision",
+    METADATA,
+    # The first incarnation of a chain of forks: a decision holds in all of them.
+    Column("lineage", Text, primary_key=True),
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("origin", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("action", Text, nullable=False),
+    Column("decided_by", Text, nullable=False),
+    Column("at", BigInteger, nullable=False),
+)
+
 FRAME_PLACES: Final = Table(
     "frame_place",
     METADATA,

@@ -29,6 +29,7 @@ from floodmark.ingest.planning.coverage import (
     UnitCoverage,
     complete_through,
     coverage_before_edit,
+    find_failed_rereads,
     find_gaps,
     largest_end,
     recommended_grace,
@@ -119,6 +120,12 @@ class Ingestion:
         with self._home.read() as connection:
             at = self._home.now(connection) if now is None else now
             return find_gaps(job, load_coverage(connection, job.name), at)
+
+    def failed_rereads(self, job: Job, *, now: int | None = None) -> tuple[Gap, ...]:
+        """Return the ranges that were read before and could not be read again, with causes; they are no gaps."""
+        with self._home.read() as connection:
+            at = self._home.now(connection) if now is None else now
+            return find_failed_rereads(job, load_coverage(connection, job.name), at)
 
     def status(self, job: Job, *, now: int | None = None) -> Status:
         """Return the progress of a job, what is due, and its active and last runs."""

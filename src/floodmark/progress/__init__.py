@@ -25,13 +25,22 @@ from floodmark.progress.generators import (
     WallClockLag,
 )
 from floodmark.progress.grouped_coalescer import GroupedCoalescer, GroupSignals
-from floodmark.progress.origin_watermarks import Frame, IdleCause, Idleness, OriginActivity, OriginWatermarks
+from floodmark.progress.origin_watermarks import (
+    AfterFinish,
+    Frame,
+    IdleCause,
+    Idleness,
+    OriginAction,
+    OriginActivity,
+    OriginWatermarks,
+)
 from floodmark.progress.signals import IDLE, Idle, Signal, Watermark
 from floodmark.progress.tracker.prefix import ReportOutcome
 from floodmark.progress.tracker.tracker import BatchOutcome, OriginStatistics, Tracker
 
 __all__ = [
     "IDLE",
+    "AfterFinish",
     "Alignment",
     "BatchGenerator",
     "BatchOutcome",
@@ -50,6 +59,7 @@ __all__ = [
     "KeyView",
     "Name",
     "NotRising",
+    "OriginAction",
     "OriginActivity",
     "OriginStatistics",
     "OriginWatermarks",

@@ -19,6 +19,7 @@ from floodmark.progress.coalescer_state import (
     Keys,
     KeyState,
     Revived,
+    check_revived,
     since_or_none,
 )
 from floodmark.progress.columns import Int64Array, watermark_column
@@ -110,7 +111,7 @@ class Coalescer:
       `IDLE` follows once.
     - A revived input that has fallen behind the output holds it back (`revived="hold"`) or is left out until it has
       caught up (`"exclude"`). The output never goes back.
-    - A finished input is ignored for good; when all have finished, there is no more output.
+    - A finished input is ignored until it is revived; when all have finished, there is no more output.
     - A key that only some inputs send is held back until the others send it, go idle, finish, or are removed;
       `partial_keys()` names it.
     """
@@ -240,8 +241,25 @@ class Coalescer:
             state.leave(slot)
         return self._release()
 
+    def revive(self, name: Name, now: int | None = None) -> tuple[Signal, ...]:
+        """Make an idle or finished input active, without a row of it; calling it twice is no error.
+
+        >>> merged = Coalescer(["p0", "p1"])
+        >>> merged.finish("p0")
+        ()
+        >>> merged.revive("p0")
+        ()
+        >>> merged.watermark("p1", "order_time", 12)
+        ()
+        """
+        slot = self._inputs.slot(name)
+        if self._inputs.state[slot] == ACTIVE:
+            return ()
+        self._revive(slot, check_now(now))
+        return self._advance_all()
+
     def finish(self, name: Name, now: int | None = None) -> tuple[Signal, ...]:
-        """Ignore an input for good: it has ended.
+        """Ignore an input from now on: it has ended. Only `revive` brings it back.
 
         >>> merged = Coalescer(["p0", "p1"])
         >>> merged.watermark("p0", "order_time", 10)
@@ -319,6 +337,10 @@ class Coalescer:
         """
         return STATE_NAMES[self._inputs.state[self._inputs.slot(name)]]
 
+    def since_of(self, name: Name) -> int | None:
+        """Return when an input got its state, or None if that is not known."""
+        return since_or_none(self._inputs.since[self._inputs.slot(name)])
+
     def last_of(self, name: Name, key: str) -> int | None:
         """Return the last watermark of an input on `key`, or None."""
         slot = self._inputs.slot(name)
@@ -392,10 +414,12 @@ class Coalescer:
         )
 
     @classmethod
-    def restore(cls, snapshot: Snapshot) -> "Coalescer":
-        """Return a coalescer with the state of `snapshot`."""
+    def restore(cls, snapshot: Snapshot, *, revived: Revived | None = None) -> "Coalescer":
+        """Return a coalescer with the state of `snapshot`; `revived` replaces its policy for later revivals."""
         with open_snapshot(snapshot, "coalescer") as saved:
             merged = cls(revived=saved["revived"], not_rising=saved["not_rising"])
+            if revived is not None:
+                merged._inputs.revived = check_revived(revived)
             merged._inputs.load(saved["inputs"])
             for key, values in saved["keys"]:
                 merged._keys.create(check_key(key)).load(

@@ -73,7 +73,7 @@ class Inputs:
             raise InputFinished(
                 f"The input {name!r} has finished and was used again.",
                 rule="A finished input sends nothing more.",
-                remedy="Call finish() later, or add an input under a new name.",
+                remedy="Call finish() later, call revive() first, or add an input under a new name.",
                 input=name,
             )
         return slot
@@ -149,7 +149,8 @@ class Inputs:
         self.active -= self.state[slot] == ACTIVE
 
     def become_active(self, slot: int, now: int | None) -> None:
-        """Make an idle input active."""
+        """Make an idle or finished input active."""
+        self.live += self.state[slot] == FINISHED
         self._set_state(slot, ACTIVE, now)
         self.active += 1
 

@@ -5,7 +5,7 @@ Also the settings for it: when an origin counts as idle (`Idleness`), and how co
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -24,6 +24,12 @@ _BELOW_ALL: Final = INT64_MIN - 1
 _Value = TypeVar("_Value")
 
 
+OriginAction = Literal["idle", "finish", "remove", "revive"]
+"""What can be decided about an origin: see `OriginWatermarks.decide`."""
+
+AfterFinish = Literal["fail", "ignore"]
+"""What to do with rows of a finished origin: refuse them, or note the newest and leave the watermark as it is."""
+
 IdleCause = Literal["declared", "timeout"]
 """Why an origin is idle: it was declared so, or it was silent for the timeout and had nothing unread."""
 
@@ -34,19 +40,21 @@ class Idleness:
 
     With a `timeout`, an origin becomes idle when it was silent for so long *and* is caught up, that is, has nothing
     unread. Silence alone may only mean that the reader is slow. With `declared=False`, declaring an origin idle has no
-    effect.
+    effect. With `remove_after`, a caught-up origin that has been idle for so long is removed.
 
     >>> Idleness(timeout=60_000_000)
-    Idleness(timeout=60000000, declared=True)
+    Idleness(timeout=60000000, declared=True, remove_after=None)
     """
 
     timeout: int | None = None
     declared: bool = True
+    remove_after: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a timeout of zero or less."""
-        if self.timeout is not None:
-            check_duration("timeout", self.timeout, least=1)
+        """Refuse durations of zero or less."""
+        for name, duration in (("timeout", self.timeout), ("remove_after", self.remove_after)):
+            if duration is not None:
+                check_duration(name, duration, least=1)
 
     def is_timed_out(self, last_heard: int, now: int) -> bool:
         """Return whether a caught-up origin has been silent long enough.
@@ -55,6 +63,14 @@ class Idleness:
         True
         """
         return self.timeout is not None and now - last_heard >= self.timeout
+
+    def is_removable(self, idle_since: int | None, now: int) -> bool:
+        """Return whether a caught-up origin has been idle long enough to be removed.
+
+        >>> Idleness(remove_after=100).is_removable(idle_since=5, now=105)
+        True
+        """
+        return self.remove_after is not None and idle_since is not None and now - idle_since >= self.remove_after
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,19 +109,23 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class OriginActivity:
-    """One origin: when it was last active, why it is idle, and its rows too far in the future, which are ignored."""
+    """One origin: when it was last active, why it is idle, and its rows that are ignored.
+
+    Ignored are rows too far in the future, and rows after its end (`newest_after_finish` is the newest time of those).
+    """
 
     state: str
     last_heard: int
     idle_cause: IdleCause | None
     future_rows: int
     newest_future: int | None
+    newest_after_finish: int | None = None
 
 
 class OriginState:
     """The generator state of each key of an origin, and its activity."""
 
-    __slots__ = ("future_rows", "idle_cause", "last_heard", "newest_future", "states")
+    __slots__ = ("future_rows", "idle_cause", "last_heard", "newest_after_finish", "newest_future", "states")
 
     def __init__(self, last_heard: int) -> None:
         self.states: dict[str, GeneratorState] = {}
@@ -113,6 +133,7 @@ class OriginState:
         self.idle_cause: IdleCause | None = None
         self.future_rows = 0
         self.newest_future: int | None = None
+        self.newest_after_finish: int | None = None
 
     def heard(self, now: int) -> "OriginState":
         """Return a copy that was active now; rows are observed on it, and it counts when none of them was refused."""
@@ -138,23 +159,27 @@ class OriginState:
 
     def activity(self, state: str) -> OriginActivity:
         """Return the activity of the origin, which is in this state."""
-        return OriginActivity(state, self.last_heard, self.idle_cause, self.future_rows, self.newest_future)
+        return OriginActivity(
+            state, self.last_heard, self.idle_cause, self.future_rows, self.newest_future, self.newest_after_finish
+        )
 
     def save(self) -> list[Any]:
         """Return everything except `last_heard`, which has no meaning after a restart."""
-        return [dict(self.states), self.idle_cause, self.future_rows, self.newest_future]
+        return [dict(self.states), self.idle_cause, self.future_rows, self.newest_future, self.newest_after_finish]
 
     @classmethod
     def load(cls, saved: list[Any], now: int) -> "OriginState":
         """Return a saved state, with `now` as `last_heard`."""
         origin = cls(now)
-        states, idle_cause, future_rows, newest_future = saved
+        # Earlier releases did not save the newest row after the end.
+        states, idle_cause, future_rows, newest_future, after_finish = saved if len(saved) > 4 else (*saved, None)
         if idle_cause not in (None, "declared", "timeout"):
             raise ValueError(f"unknown cause of idleness {idle_cause!r}")
         origin.states = dict(states)
         origin.idle_cause = idle_cause
         origin.future_rows = check_number("future_rows", future_rows)
         origin.newest_future = None if newest_future is None else check_int64(newest_future, "newest_future")
+        origin.newest_after_finish = None if after_finish is None else check_int64(after_finish, "newest_after_finish")
         return origin
 
     def _count_future(self, rows: int, newest: int) -> None:
@@ -178,7 +203,17 @@ class OriginWatermarks:
     `now` is any clock that never goes back; with `WallClockLag` or `future` it must have the unit of the times.
     """
 
-    __slots__ = ("_dropped", "_emitted", "_frame", "_future", "_generators", "_idleness", "_merged", "_origins")
+    __slots__ = (
+        "_after_finish",
+        "_dropped",
+        "_emitted",
+        "_frame",
+        "_future",
+        "_generators",
+        "_idleness",
+        "_merged",
+        "_origins",
+    )
 
     def __init__(
         self,
@@ -190,10 +225,12 @@ class OriginWatermarks:
         frame: Frame = Frame(),
         future: int | None = None,
         revived: Revived = "hold",
+        after_finish: AfterFinish = "fail",
     ) -> None:
         """Watch `origins`, with one generator for each key (time column).
 
-        Rows more than `future` ahead of `now` do not advance the watermark; they are counted.
+        Rows more than `future` ahead of `now` do not advance the watermark; they are counted. With
+        `after_finish="ignore"`, rows of a finished origin do not advance it either, and do not bring the origin back.
         """
         if not generators:
             raise InvalidOption(
@@ -214,6 +251,7 @@ class OriginWatermarks:
         self._idleness = idle
         self._frame = frame
         self._future = None if future is None else check_duration("future", future)
+        self._after_finish = after_finish
         self._merged = Coalescer(keys=self._generators, revived=revived)
         self._dropped: set[str] = set()
         self._emitted: dict[str, int] = {}
@@ -228,6 +266,8 @@ class OriginWatermarks:
         check_int64(now, "now")
         checked = {key: check_int64(time, f"time on {key}") for key, time in self._check_keys(times).items()}
         checked_marks = {key: check_watermark(mark) for key, mark in self._check_keys(marks or {}).items()}
+        if self._ignores(origin, [*checked.values(), *checked_marks.values()]):
+            return ()
         state, limit = self._origin(origin).heard(now), self._limit(now)
         watermarks: dict[str, int | None] = {}
         for key, generator in self._generators.items():
@@ -262,6 +302,9 @@ class OriginWatermarks:
         mark_columns = {key: watermark_column(column) for key, column in self._check_keys(marks or {}).items()}
         if not any(len(column) for column in (*columns.values(), *mark_columns.values())):
             return ()
+        newest = [int(column.max()) for column in (*columns.values(), *mark_columns.values()) if len(column)]
+        if self._ignores(origin, newest):
+            return ()
         state, limit = self._origin(origin).heard(now), self._limit(now)
         watermarks: dict[str, int | None] = {}
         empty = np.empty(0, dtype=np.int64)
@@ -274,6 +317,25 @@ class OriginWatermarks:
             cap = int(present.max()) if len(present) else None
             watermarks[key] = self._watermark(origin, key, state, now, cap=cap)
         return self._apply(origin, state, watermarks, now)
+
+    def observe_batch(self, key: str, newest: Mapping[Name, int], *, now: int) -> tuple[Signal, ...]:
+        """Process the newest time of each origin in a batch of rows, which has no order.
+
+        New origins are added and idle ones revived before any time counts, so the watermark cannot pass them.
+
+        >>> source = OriginWatermarks({"t": BoundedDisorder(0)}, now=0)
+        >>> source.observe_batch("t", {"p0": 10, "p1": 7}, now=1)
+        (Watermark(key='t', time=7),)
+        """
+        for origin in sorted(newest.keys() - self._origins.keys(), key=str):
+            self.add(origin, now=now)
+        signals: list[Signal] = []
+        for origin in newest:
+            if self._merged.state_of(origin) == "idle":
+                signals += self.revive(origin, now=now)
+        for origin, time in newest.items():
+            signals += self.events(origin, {key: [time]}, now=now)
+        return tuple(signals)
 
     def tick(self, now: int, *, caught_up: bool | Collection[Name] = False) -> tuple[Signal, ...]:
         """Advance the clock: silent origins that are `caught_up` (these, or all) may become idle.
@@ -298,6 +360,7 @@ class OriginWatermarks:
             if is_caught_up and self._idleness.is_timed_out(state.last_heard, now):
                 state.idle_cause = "timeout"
                 signals += self._merged.idle(origin, now)
+        signals += self._remove_idle(caught_up, now)
         return self._apply_frame(signals)
 
     def declare_idle(self, origin: Name, *, now: int) -> tuple[Signal, ...]:
@@ -311,11 +374,57 @@ class OriginWatermarks:
         return self._apply_frame(self._merged.idle(origin, now))
 
     def finish(self, origin: Name, *, now: int) -> tuple[Signal, ...]:
-        """Ignore an origin for good: it has ended."""
+        """Ignore an origin from now on: it has ended. Only `revive` brings it back."""
         state = self._origin(origin)
         check_int64(now, "now")
         state.idle_cause = None
         return self._apply_frame(self._merged.finish(origin, now))
+
+    def revive(self, origin: Name, *, now: int) -> tuple[Signal, ...]:
+        """Wait again for an idle or finished origin, before its next row. Its idle timeout starts now."""
+        state = self._origin(origin)
+        state.last_heard = max(state.last_heard, check_int64(now, "now"))
+        state.idle_cause = state.newest_after_finish = None
+        return self._apply_frame(self._merged.revive(origin, now))
+
+    def decide(self, origin: Name, action: OriginAction, *, now: int) -> tuple[Signal, ...]:
+        """Carry out a decision about an origin, whatever its state is and whether or not it is known.
+
+        | action | the watermark |
+        |---|---|
+        | `idle` | does not wait for the origin until its next row |
+        | `finish` | does not wait for it, and its rows do not bring it back |
+        | `remove` | does not wait for it; after its next row it is a new origin |
+        | `revive` | waits for it, also before its first row |
+
+        >>> source = OriginWatermarks({"t": BoundedDisorder(0)}, origins=["p0"], now=0)
+        >>> source.decide("p1", "revive", now=1)
+        ()
+        >>> source.event("p0", {"t": 10}, now=2)
+        ()
+        >>> source.decide("p1", "remove", now=3)
+        (Watermark(key='t', time=10),)
+        """
+        if action not in get_args(OriginAction):
+            raise InvalidOption(
+                f"The action is {action!r}.",
+                rule=f"It is one of: {', '.join(get_args(OriginAction))}.",
+                remedy="Use 'idle' to leave an origin out until its next row, 'finish' or 'remove' to leave it out.",
+                action=action,
+            )
+        check_int64(now, "now")
+        if origin not in self._origins:
+            if action == "remove":
+                return ()
+            self.add(origin, now=now)
+        if action == "remove":
+            return self.remove(origin)
+        if action == "revive":
+            return self.revive(origin, now=now)
+        if action == "finish":
+            return () if self._merged.state_of(origin) == "finished" else self.finish(origin, now=now)
+        signals = self.revive(origin, now=now) if self._merged.state_of(origin) == "finished" else ()
+        return (*signals, *self.declare_idle(origin, now=now))
 
     def add(self, origin: Name, *, now: int) -> None:
         """Add an origin. Its idle timeout starts now, and every key waits for it."""
@@ -388,8 +497,10 @@ class OriginWatermarks:
         idle: Idleness = Idleness(),
         frame: Frame = Frame(),
         future: int | None = None,
+        revived: Revived | None = None,
+        after_finish: AfterFinish = "fail",
     ) -> "OriginWatermarks":
-        """Continue from `snapshot`, with the generators and settings given again.
+        """Continue from `snapshot`, with the generators and settings given again; `revived` is kept if not given.
 
         Idle timeouts start again at `now`: the time without a running process does not count as silence.
 
@@ -399,14 +510,14 @@ class OriginWatermarks:
         >>> OriginWatermarks.restore(source.snapshot(), rules, now=50).current("t")
         97
         """
-        restored = cls(generators, now=now, idle=idle, frame=frame, future=future)
+        restored = cls(generators, now=now, idle=idle, frame=frame, future=future, after_finish=after_finish)
         with open_snapshot(snapshot, "origin-watermarks") as saved:
             restored._dropped = {check_key(key) for key in saved["dropped"]}
             for key in restored._dropped:
                 restored._generators.pop(key, None)
             if set(saved["keys"]) != set(restored._generators):
                 raise ValueError(f"it has the keys {saved['keys']}, the generators {list(generators)}")
-            restored._merged = Coalescer.restore(saved["merged"])
+            restored._merged = Coalescer.restore(saved["merged"], revived=revived)
             restored._emitted = {check_key(key): check_watermark(time) for key, time in saved["let_out"].items()}
             restored._origins = {name: OriginState.load(state, now) for name, state in saved["origins"]}
             if restored._origins.keys() != set(restored._merged.inputs):
@@ -419,6 +530,30 @@ class OriginWatermarks:
     def _origin(self, origin: Name) -> OriginState:
         self._merged.state_of(origin)
         return self._origins[origin]
+
+    def _ignores(self, origin: Name, times: Collection[int]) -> bool:
+        """Return whether rows at these times are ignored because their origin has finished; if so, note the newest."""
+        if self._after_finish == "fail" or self._merged.state_of(origin) != "finished":
+            return False
+        state = self._origins[origin]
+        before = [] if state.newest_after_finish is None else [state.newest_after_finish]
+        state.newest_after_finish = max([*before, *times], default=None)
+        return True
+
+    def _remove_idle(self, caught_up: bool | Collection[Name], now: int) -> list[Signal]:
+        """Remove the origins that have been idle for long enough."""
+        if self._idleness.remove_after is None:
+            return []
+        ready = [
+            origin
+            for origin in self._origins
+            if (caught_up if isinstance(caught_up, bool) else origin in caught_up)
+            and self._merged.state_of(origin) == "idle"
+            and self._idleness.is_removable(self._merged.since_of(origin), now)
+        ]
+        for origin in ready:
+            del self._origins[origin]
+        return [signal for origin in ready for signal in self._merged.remove(origin)]
 
     def _check_keys(self, by_key: Mapping[str, _Value]) -> Mapping[str, _Value]:
         for key in by_key:

@@ -11,13 +11,14 @@ from pyspark.sql import functions as F
 from floodmark.control import Home, Queries, WatermarkSteps
 from floodmark.errors import InvalidOption, NoLateRows
 from floodmark.spark import late, with_watermark
+from floodmark.testing import PostgresServer
 from support.spark.watermark_feed import BASE, Count, Counting, Orders
 from support.waiting import wait_until
 
 SECOND = 1_000_000
 
 
-def watermarked(orders: Orders, home: Path, **options: Any) -> Any:
+def watermarked(orders: Orders, home: Path | str, **options: Any) -> Any:
     return with_watermark(orders.frame(), "t", per=["p"], operators="windows", home=home, **options)
 
 
@@ -97,6 +98,51 @@ def test_late_rows_kept_apart_are_a_frame_with_their_watermark_and_lateness(
     assert late(str(query.query.id), home=home).count() == 3
     modes = {path.stat().st_mode & 0o777 for path in home.rglob("*")}
     assert modes == {0o700, 0o600}, "only the owner of the home reads them"
+
+
+def test_copied_late_rows_stay_in_the_flow_so_results_are_those_without_copies(
+    spark: SparkSession, orders: Orders, counting: Count, home: Path, tmp_path: Path
+) -> None:
+    query = counting(watermarked(orders, home, late="copy", late_path=tmp_path / "behind"))
+    feed_late_rows(orders, query)
+    orders.add((52, "a"), (60, "b"))
+    # The window from 30 to 40 has all of its five rows: also the one at 30, which is behind the watermark of 31.
+    query.wait_for([(0, 2), (30, 5)])
+    assert query.query is not None
+    rows = late(query.query).select((F.unix_seconds("t") - BASE).alias("t"), "p", "_lateness").collect()
+    assert sorted((row["t"], row["p"]) for row in rows) == [(5, "a"), (9, "b"), (30, "b")]
+    assert not (home / "late").exists()
+    assert list((tmp_path / "behind").iterdir()) == [tmp_path / "behind" / str(query.query.id)]
+
+
+def test_route_says_once_that_it_takes_rows_of_open_windows_out(
+    orders: Orders, home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    watermarked(orders, home, late="copy")
+    assert caplog.messages == []
+    watermarked(orders, home, late="route")
+    [message] = caplog.messages
+    assert "takes every row behind the watermark of 't' out" in message
+    assert "late='copy' keeps them" in message
+
+
+def test_late_rows_of_a_home_in_postgresql_need_a_directory(
+    orders: Orders, counting: Count, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    home = postgres.new_database()
+    for choice in ("copy", "route"):
+        with pytest.raises(InvalidOption, match="Pass as late_path= a directory"):
+            watermarked(orders, home, late=choice)
+    query = counting(watermarked(orders, home, late="copy", late_path=tmp_path / "late"))
+    for seconds in (31, 32, 33):
+        orders.add((seconds, "a"))
+    orders.add((5, "a"), (34, "a"))
+    orders.add((41, "a"))
+    query.wait_for([(30, 4)])
+    assert query.query is not None
+    assert late(query.query).count() == 1
+    query.stop()
+    assert late(str(query.query.id), home=home).count() == 1
 
 
 def test_a_restarted_query_judges_by_the_watermark_it_had(

@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from floodmark.cli import main
 from floodmark.control import Home, Queries, WatermarkSteps
 from floodmark.errors import FloodmarkError, InvalidOption, UnknownColumn, UnsupportedFrame
 from floodmark.spark import with_watermark
@@ -63,6 +64,36 @@ def test_a_silent_origin_is_left_out_and_time_moves_on_without_a_row(
     orders.add((1, "a"), (2, "b"))
     orders.add((35, "a"))
     query.wait_for([(0, 2)])
+
+
+def test_an_origin_declared_up_front_is_waited_for_until_a_command_removes_it(
+    orders: Orders, counting: Count, home: Path
+) -> None:
+    def frame() -> DataFrame:
+        return with_watermark(orders.frame(), "t", per=["p"], origins=["a", "b"], operators="windows", home=home)
+
+    first = counting(frame())
+    assert first.query is not None
+    orders.add((1, "a"))
+    orders.add((31, "a"))
+    first.query.processAllAvailable()
+    query_id = str(first.query.id)
+    with Home.open_existing(home) as kept:
+        record = wait_until(lambda: Queries(kept).all(), holds=lambda found: bool(found) and found[0].batch_id >= 1)[0]
+        [(incarnation, _, _)] = record.incarnations
+        told = wait_until(lambda: WatermarkSteps(kept).observations(incarnation), holds=lambda found: len(found) > 1)
+    assert first.windows() == []
+    assert {observation.statistics["reports_latest"] for observation in told} == {False}, "files do not tell"
+    assert first.query.lastProgress is not None
+    assert first.query.lastProgress.eventTime == {"watermark": "1970-01-01T00:00:00.000Z"}, "and nothing else of 1970"
+    assert main(["origins", query_id, "remove", "b", "--home", str(home)]) == 0
+    first.wait_for([(0, 1)])
+    shown = [progress.eventTime for progress in first.query.recentProgress if "min" in progress.eventTime]
+    assert [set(times.values()) - {"1970-01-01T00:00:00.000Z"} for times in shown] == [{"2026-09-21T14:13:31.000Z"}]
+    first.stop()
+    orders.add((51, "a"))
+    second = counting(frame())
+    second.wait_for([(30, 1)])
 
 
 def test_what_each_origin_said_survives_a_restart(
@@ -142,6 +173,24 @@ REFUSED: dict[str, tuple[type[FloodmarkError], dict[str, Any], str]] = {
     "unknown treatment of late rows": (InvalidOption, {"late": "counted"}, "Did you mean 'count'"),
     "unknown option": (InvalidOption, {"dely": "1 second"}, "There is no option 'dely'.*Did you mean 'delay'"),
     "origin that cannot be compared": (UnsupportedFrame, {"per": ["m"]}, "map<string,string>"),
+    "origins as text": (InvalidOption, {"per": ["p"], "origins": "a"}, "origins has 'a'.*list of origins"),
+    "origins without columns": (InvalidOption, {"origins": ["a"]}, "there are none"),
+    "origin of two columns": (InvalidOption, {"per": ["p"], "origins": [("a", "b")]}, "An origin is the value of 'p'"),
+    "origin that is a mapping": (InvalidOption, {"per": ["p"], "origins": [{"p": 1}]}, "An origin is the value of 'p'"),
+    "origin of no text": (InvalidOption, {"per": ["p"], "origins": [1.5]}, r"origins has 1\.5"),
+    "unknown origin state": (
+        InvalidOption,
+        {"per": ["p"], "origins": {"a": "finish"}},
+        "Did you mean 'finished'",
+    ),
+    "unknown policy for revived origins": (InvalidOption, {"revived": "excluded"}, "Did you mean 'exclude'"),
+    "removal of nothing": (InvalidOption, {"remove_idle": "0 seconds"}, "remove_idle is"),
+    "directory for no late rows": (InvalidOption, {"late_path": "late"}, "late_path is given, and late is 'drop'"),
+    "late rows in an object store": (
+        InvalidOption,
+        {"column": "t", "late": "copy", "late_path": "s3://bucket/late", "drop": "_watermark"},
+        "not to a URL",
+    ),
     "name that late rows need": (UnsupportedFrame, {"late": "route"}, "has a column '_watermark'"),
 }
 
@@ -151,8 +200,9 @@ def test_bad_input_is_refused_and_leaves_nothing_behind(
     orders: Orders, home: Path, kind: type[FloodmarkError], change: dict[str, Any], says: str
 ) -> None:
     options: dict[str, Any] = {"column": "t", "home": home, **change}
+    frame = orders.frame().withColumns({"m": F.create_map("p", "p"), "_watermark": F.lit(1)})
     with pytest.raises(kind, match=says):
-        with_watermark(orders.frame().withColumns({"m": F.create_map("p", "p"), "_watermark": F.lit(1)}), **options)
+        with_watermark(frame.drop(options.pop("drop", "")), **options)
     assert not home.exists()
 
 

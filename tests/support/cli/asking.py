@@ -53,23 +53,23 @@ class Asked:
         self.steps.create(incarnation, settings, now=NOON)
         self.steps.add(incarnation, 0, source.current(column), source.snapshot(), now=NOON + 10 * MINUTE)
 
-    def text(self, *argv: str) -> str:
+    def text(self, *argv: str, command: str = "why") -> str:
         """Return what a person reads."""
-        assert main(["why", *argv, "--home", str(self.home.path)], now=NOW) == 0
+        assert main([command, *argv, "--home", str(self.home.path)], now=NOW) == 0
         return self._capsys.readouterr().out
 
-    def json(self, *argv: str) -> Any:
+    def json(self, *argv: str, command: str = "why") -> Any:
         """Return what a program reads."""
-        return json.loads(self.text(*argv, "--json"))
+        return json.loads(self.text(*argv, "--json", command=command))
 
     def column(self) -> Any:
         """Return the only column of the query, as a program reads it."""
         (column,) = self.json("orders")["columns"]
         return column
 
-    def error(self, *argv: str) -> str:
+    def error(self, *argv: str, command: str = "why") -> str:
         """Return what is said when it fails."""
-        assert main(["why", *argv, "--home", str(self.home.path)], now=NOW) == 1
+        assert main([command, *argv, "--home", str(self.home.path)], now=NOW) == 1
         return self._capsys.readouterr().err
 
 

@@ -147,6 +147,24 @@ def test_nothing_missing_is_said(known: Asked) -> None:
     assert known.lines("gaps") == ["Nothing is missing up to 2020-01-11."]
 
 
+def test_a_range_that_could_not_be_read_again_is_told_though_nothing_is_missing(known: Asked) -> None:
+    record(known, set())
+    record(known, {("south", 9)})
+    *lines, south = known.lines("gaps")
+    assert lines == [
+        "Nothing is missing up to 2020-01-11.",
+        "1 range could not be read again: the rows of the last successful read are there, rows that came later may be "
+        "missing.",
+        "unit from to why",
+    ]
+    assert south.startswith("shop=south 2020-01-10 2020-01-11 failed once: timed out")
+    found = known.json("gaps")
+    assert (found["gaps"], [gap["range"] for gap in found["failed_rereads"]]) == (
+        [],
+        [[START + 9 * DAY, START + 10 * DAY]],
+    )
+
+
 def test_the_history_has_runs_attempts_and_events(known: Asked) -> None:
     assert known.lines("history")[1:] == ["1 done now 0 s 14 1 1,400 bot"]
     attempts = known.lines("history", "--run", "1", "--limit", "2")

@@ -59,6 +59,7 @@ def test_the_whole_answer_as_a_person_reads_it(asked: Asked) -> None:
         ["orders-2", "12:07:00", "idle (declared) 11 min ago", "13 min ago", "0", "-"],
         ["orders-3", "-", "finished 11 min ago", "-", "0", "-"],
         ["It moves when orders-1 sends a row later than 12:04:00, goes idle, or is removed."],
+        ["To stop waiting: floodmark origins orders idle orders-1 (or finish, remove; `floodmark origins --help`)."],
     ]
 
 
@@ -67,6 +68,7 @@ def test_the_whole_answer_as_a_program_reads_it(asked: Asked) -> None:
     asked.keep(source)
     assert asked.json("orders") == {
         "now": NOW,
+        "same_name": [],
         "query": {
             "query_id": "6f1c0a22",
             "run_id": "r1",
@@ -113,6 +115,11 @@ def test_the_whole_answer_as_a_program_reads_it(asked: Asked) -> None:
                         "newest_future": None,
                         "late_rows": None,
                         "oldest_late": None,
+                        "newest_after_finish": None,
+                        "decision": None,
+                        "decided_by": None,
+                        "decided_at": None,
+                        "decision_pending": False,
                     }
                     for name, minutes, heard, holds in (
                         ("orders-0", 9, NOON + 5 * MINUTE, False),
@@ -199,6 +206,27 @@ def test_a_batch_without_rows_of_an_origin_has_not_heard_it(asked: Asked) -> Non
     assert asked.column()["origins"][0]["last_heard"] == NOW - MINUTE
 
 
+def test_batches_since_the_last_step_count_though_the_watermark_has_not_moved(asked: Asked) -> None:
+    source = source_of({"p0": None, "p1": None, "p2": None})
+    asked.steps.create("a", {"delay": MINUTE}, now=NOON)
+    asked.steps.add("a", 0, None, source.snapshot() | {"applied": 3}, now=NOON)
+    for batch, newest in enumerate(
+        [{"p2": NOON}, {"p0": NOON + MINUTE}, {"p0": NOON + 2 * MINUTE, "p9": NOON}], start=3
+    ):
+        names = {name: name.upper() for name in newest}
+        asked.steps.observe("a", 0, batch, {"newest": newest, "names": names}, now=NOON + batch * MINUTE)
+    asked.steps.observe("a", 1, 6, {"newest": {"p1": NOON}}, now=NOW)
+    column = asked.column()
+    assert column["holders"] == ["p1", "p2"], "batch 3 is part of the step, and batch 6 not of its past"
+    assert [(origin["name"], origin["watermark"]) for origin in column["origins"]] == [
+        ("P0", NOON + MINUTE),
+        ("p1", None),
+        ("p2", None),
+        ("P9", NOON - MINUTE),
+    ]
+    assert column["watermark"] is None
+
+
 def test_rows_from_the_future_that_are_nobodys_are_told_of_the_column(asked: Asked) -> None:
     asked.keep(source_of({"p0": 4}))
     asked.steps.observe("a", 0, 8, {"future_rows": 2, "newest_future": NOW + MINUTE}, now=NOW)
@@ -230,6 +258,21 @@ def test_a_query_that_failed_says_with_what(asked: Asked) -> None:
     assert "error: [DIVIDE_BY_ZERO] no\n" in text
     assert "java.lang" not in text
     assert "java.lang" in asked.json("orders")["query"]["error"]
+
+
+def test_before_the_first_mark_spark_has_no_watermark(asked: Asked) -> None:
+    asked.queries.record(replace(ORDERS, spark_watermark=0, updated_at=NOW))
+    assert "Spark's watermark: -\n" in asked.text("orders")
+
+
+def test_of_two_queries_of_one_name_the_newest_answers_and_the_other_is_named(asked: Asked) -> None:
+    asked.keep(source_of({"p0": 4}))
+    older = replace(ORDERS, query_id="0d", incarnations=(), state="stopped", started_at=NOON - MINUTE, updated_at=NOW)
+    asked.queries.record(older)
+    answer = asked.json("orders")
+    assert (answer["query"]["query_id"], [other["query_id"] for other in answer["same_name"]]) == ("6f1c0a22", ["0d"])
+    assert "others of this name: 0d (stopped)\n" in asked.text("orders")
+    assert "others of this name: 6f1c0a22 (running)\n" in asked.text("0d")
 
 
 def test_a_query_without_a_watermark_of_ours_says_so(asked: Asked) -> None:

@@ -124,13 +124,21 @@ def test_an_id_goes_before_a_name_and_a_name_before_a_beginning(queries: Queries
     assert queries.find("6f1") == begins_so
 
 
-def test_a_name_that_several_have_is_refused_with_all_of_them_newest_first(queries: Queries) -> None:
+def test_of_several_queries_of_one_name_the_newest_is_found_and_the_others_by_id(queries: Queries) -> None:
+    newest = replace(FIRST, query_id="77", started_at=150, updated_at=160)
+    for record in (newest, FIRST, replace(FIRST, query_id="6f00", started_at=50)):
+        queries.record(record)
+    assert queries.find("orders") == newest, "not the one that was heard last"
+    assert [queries.find(text).query_id for text in ("6f1", "6f00")] == ["6f1c0a", "6f00"]
+
+
+def test_a_beginning_that_several_ids_have_is_refused_with_all_of_them_newest_first(queries: Queries) -> None:
     queries.record(FIRST)
-    queries.record(replace(FIRST, query_id="77", updated_at=300))
-    with pytest.raises(FloodmarkError, match="2 queries match 'orders': 77") as refusal:
-        queries.find("orders")
+    queries.record(replace(FIRST, query_id="6f77", updated_at=300))
+    with pytest.raises(FloodmarkError, match="2 queries match '6f': 6f77") as refusal:
+        queries.find("6f")
     assert refusal.value.code == "ambiguous-query"
-    assert refusal.value.fields["candidates"] == ["77", "6f1c0a"]
+    assert refusal.value.fields["candidates"] == ["6f77", "6f1c0a"]
 
 
 @pytest.mark.parametrize(

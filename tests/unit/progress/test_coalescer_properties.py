@@ -13,7 +13,7 @@ from support.examples import examples
 
 NAMES = ("p0", "p1", "p2", "p3")
 KEYS = ("order_time", "ship_time")
-KINDS = ("watermark", "watermark", "watermark", "event", "idle", "finish", "add", "remove")
+KINDS = ("watermark", "watermark", "watermark", "event", "idle", "finish", "revive", "add", "remove")
 ACTIONS = st.lists(
     st.tuples(st.sampled_from(KINDS), st.sampled_from(NAMES), st.sampled_from(KEYS), st.integers(0, 12)), max_size=60
 )
@@ -54,8 +54,8 @@ class Model:
         return tuple(signals)
 
     def revive(self, one: ModelInput) -> None:
-        if one.state == "idle":
-            one.state = "active"
+        if one.state != "active":
+            one.state, one.left_out = "active", set()
             self.said_idle = False
             for key, out in self.emitted.items():
                 if self.revived == "exclude" and out is not None and one.values.get(key, out - 1) < out:
@@ -73,6 +73,9 @@ class Model:
             return "unknown-input"
         if kind == "remove":
             del self.inputs[name]
+            return self.release()
+        if kind == "revive":
+            self.revive(one)
             return self.release()
         if one.state == "finished":
             return "input-finished"
@@ -109,6 +112,8 @@ def play(merged: Coalescer, kind: str, name: str, key: str, time: int) -> tuple[
             return merged.finish(name)
         if kind == "remove":
             return merged.remove(name)
+        if kind == "revive":
+            return merged.revive(name)
         if kind == "event":
             return merged.event(name)
         merged.add(name)

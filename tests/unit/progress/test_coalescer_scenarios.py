@@ -70,6 +70,13 @@ MEMBERS = {
     "remove-all": "q0 remove -> - | q1 remove -> - | q2 add | q2 3 -> 3",
     "remove-finished": "q0 5 | q1 done -> 5 | q1 remove -> - | q0 6 -> 6",
     "name-comes-back": "q0 5 | q1 6 -> 5 | q1 remove -> - | q1 add | q0 9 -> - | q1 7 -> 7",
+    "revive-active": "q0 5 | q0 revive -> - | q1 6 -> 5",
+    "revive-idle": "q0 5 | q1 9 -> 5 | q0 idle -> 9 | q0 revive -> - | q1 20 -> - | q0 12 -> 12",
+    "revive-all-idle": "q0 idle | q1 idle -> IDLE | q0 revive -> - | q0 idle -> IDLE",
+    "revive-finished": "q0 5 | q1 done -> 5 | q1 revive -> - | q0 6 -> - | q1 7 -> 6",
+    "revive-finished-then-idle": "q0 5 | q1 done -> 5 | q1 revive -> - | q1 idle -> - | q0 idle -> IDLE",
+    "revive-last-finished": "q0 done | q1 done -> - | q1 revive -> - | q1 3 -> 3 | q1 done -> -",
+    "revive-unknown": "q9 revive -> !unknown-input | q0 remove | q0 revive -> !unknown-input",
     "unknown": "q9 5 -> !unknown-input | q9 idle -> !unknown-input | q9 remove -> !unknown-input",
     "twice": "q0 add -> !duplicate-name | q0 done | q0 add -> !duplicate-name",
 }
@@ -144,6 +151,11 @@ LAGGARDS: dict[str, tuple[Revived, str]] = {
         "exclude",
         "c add | a 20 | b 10 | c 12 -> 10 | a idle -> - | b idle -> 12 | b event -> - | c idle -> - | a 25 -> 25",
     ),
+    "exclude-revived-without-a-row": (
+        "exclude",
+        "a 5 | b 9 -> 5 | a idle -> 9 | a revive | b 10 -> 10 | a 10 -> - | b 11",
+    ),
+    "exclude-revived-finished": ("exclude", "a 5 | b 9 -> 5 | a done -> 9 | a revive | b 10 -> 10 | a 10 -> - | b 11"),
     "own-policy": ("hold", "c add:exclude | c idle | a 10 | b 10 -> 10 | c event | a 11 | b 11 -> 11"),
 }
 

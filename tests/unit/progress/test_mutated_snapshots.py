@@ -94,10 +94,14 @@ def grouped() -> GroupedCoalescer:
 
 
 def origins() -> OriginWatermarks:
-    made = OriginWatermarks(RULES, origins=["p0", "p1"], now=0, idle=Idleness(timeout=50), future=1000)
+    made = OriginWatermarks(
+        RULES, origins=["p0", "p1", "p2"], now=0, idle=Idleness(timeout=50), future=1000, after_finish="ignore"
+    )
     made.events("p0", {"t": [4, 9, 5000]}, now=1, marks={"u": [3]})
     made.event("p1", {"t": 7}, now=2, marks={"u": 6})
     made.declare_idle("p1", now=3)
+    made.finish("p2", now=3)
+    made.event("p2", {"t": 9}, now=4)
     return made
 
 
@@ -167,14 +171,18 @@ def use_grouped(snapshot: Snapshot) -> Iterator[Action]:
 
 
 def use_origins(snapshot: Snapshot) -> Iterator[Action]:
-    made = OriginWatermarks.restore(snapshot, RULES, now=10, idle=Idleness(timeout=50), future=1000)
+    idle = Idleness(timeout=50, remove_after=900)
+    made = OriginWatermarks.restore(snapshot, RULES, now=10, idle=idle, future=1000, after_finish="ignore")
     yield partial(made.tick, 11)
     for origin in made.origins:
         yield partial(made.event, origin, {"t": 30, "u": 30}, now=12, marks={"u": 20})
         yield partial(made.events, origin, {"t": [40, 5000]}, now=13, marks={"u": [31]})
         yield partial(made.declare_idle, origin, now=14)
         yield partial(made.event, origin, {}, now=15)
+        yield partial(made.decide, origin, "revive", now=16)
+        yield partial(made.decide, origin, "idle", now=17)
     yield partial(made.tick, 500, caught_up=True)
+    yield partial(made.tick, 5000, caught_up=True)
     yield lambda: (made.activity(), str(made.explain()), made.is_idle)
     yield lambda: (made.current("t"), made.current("u"))
     yield partial(made.add, "new", now=20)

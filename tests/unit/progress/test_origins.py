@@ -367,3 +367,37 @@ def test_an_empty_batch_says_nothing_and_wakes_nobody() -> None:
     source.declare_idle("p0", now=1)
     assert source.events("p0", {"t": []}, now=2) == ()
     assert source.is_idle
+
+
+def test_rows_after_the_end_are_noted_with_the_newest_until_the_origin_is_revived() -> None:
+    rules = {"t": BoundedDisorder(0)}
+    source = OriginWatermarks(rules, origins=["p0", "p1"], now=0, after_finish="ignore")
+    source.finish("p1", now=1)
+    source.events("p1", {"t": [40, 70]}, now=2)
+    source.event("p1", {"t": 60}, now=3)
+    kept = json.loads(json.dumps(source.snapshot()))
+    source = OriginWatermarks.restore(kept, rules, now=4, after_finish="ignore")
+    assert (source.activity()["p1"].state, source.activity()["p1"].newest_after_finish) == ("finished", 70)
+    source.revive("p1", now=5)
+    assert (source.activity()["p1"].state, source.activity()["p1"].newest_after_finish) == ("active", None)
+
+
+def test_a_snapshot_of_an_earlier_release_knows_no_rows_after_the_end() -> None:
+    kept = json.loads(json.dumps(OriginWatermarks(RULES, origins=["p0"], now=0).snapshot()))
+    kept["origins"] = [[name, state[:4]] for name, state in kept["origins"]]
+    assert OriginWatermarks.restore(kept, RULES, now=1).activity()["p0"].newest_after_finish is None
+
+
+def test_the_policy_for_revived_origins_can_change_with_a_restart() -> None:
+    rules = {"t": BoundedDisorder(0)}
+    source = OriginWatermarks(rules, origins=["p0", "p1"], now=0)
+    source.event("p0", {"t": 10}, now=1)
+    source.event("p1", {"t": 20}, now=1)
+    source.declare_idle("p0", now=2)
+    held, excluded = (
+        OriginWatermarks.restore(source.snapshot(), rules, now=3, revived=one) for one in (None, "exclude")
+    )
+    for restored in (held, excluded):
+        restored.event("p0", {"t": 12}, now=4)
+        restored.event("p1", {"t": 30}, now=4)
+    assert (held.current("t"), excluded.current("t")) == (20, 30)

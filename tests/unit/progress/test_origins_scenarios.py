@@ -10,6 +10,7 @@ import pytest
 
 from floodmark.errors import FloodmarkError
 from floodmark.progress import (
+    AfterFinish,
     BoundedDisorder,
     Frame,
     Generator,
@@ -29,6 +30,7 @@ class Source:
     idle: Idleness = Idleness(timeout=5)
     frame: Frame = Frame()
     future: int | None = None
+    after_finish: AfterFinish = "fail"
     watermarks: OriginWatermarks = field(init=False)
 
     def __post_init__(self) -> None:
@@ -39,6 +41,7 @@ class Source:
             idle=self.idle,
             frame=self.frame,
             future=self.future,
+            after_finish=self.after_finish,
         )
 
     def run(self, script: str) -> None:
@@ -48,7 +51,10 @@ class Source:
             words = action.split()
             if words[0].startswith("t"):
                 now = int(words.pop(0)[1:])
-            found = show(self.play(words, now))
+            try:
+                found = show(self.play(words, now))
+            except FloodmarkError as error:
+                found = f"!{error.code}"
             assert found == (expected or "-"), f"step {number}, {action!r}: {found} instead of {expected or '-'}"
 
     def play(self, words: list[str], now: int) -> tuple[Signal, ...]:
@@ -65,6 +71,10 @@ class Source:
                 return source.remove(origin)
             case ["finish", origin]:
                 return source.finish(origin, now=now)
+            case ["decide", action, origin]:
+                return source.decide(origin, action, now=now)  # type: ignore[arg-type]
+            case ["revive", origin]:
+                return source.revive(origin, now=now)
             case ["idle", origin]:
                 return source.declare_idle(origin, now=now)
             case ["mark", row]:
@@ -137,6 +147,55 @@ SCENARIOS: dict[str, tuple[Source, str]] = {
         "27@p0 -> - | 38@p1 -> 20 | idle p1 -> - | idle p0 -> 30, IDLE",
     ),
     "finished": (Source(idle=NEVER), "10@p0 -> - | finish p1 -> 7 | 20@p0 -> 17 | finish p0 -> -"),
+    "finished, refused": (Source(idle=NEVER), "finish p1 -> - | 9@p1 -> !input-finished | 10@p0 -> 7"),
+    "finished, ignored": (
+        Source(idle=NEVER, after_finish="ignore"),
+        "10@p0 -> - | finish p1 -> 7 | 50@p1 -> - | 20@p0 -> 17 | revive p1 -> - | 30@p0 -> - | 25@p1 -> 22",
+    ),
+    "revived without a row": (
+        Source(idle=NEVER),
+        "10@p0 -> - | idle p1 -> 7 | revive p1 -> - | 20@p0 -> - | 12@p1 -> 9",
+    ),
+    "revived: silence counts from then": (
+        Source(origins=ONE),
+        "t0 10@p0 -> 7 | t5 none -> IDLE | t8 revive p0 -> - | t12 none -> - | t13 none -> IDLE",
+    ),
+    "decided: wait for one that has not spoken": (
+        Source(origins=ONE, idle=NEVER),
+        "decide revive p1 -> - | 10@p0 -> - | decide revive p1 -> - | 20@p1 -> 7",
+    ),
+    "decided: idle until its next row": (
+        Source(idle=NEVER),
+        "10@p0 -> - | decide idle p1 -> 7 | decide idle p1 -> - | 20@p1 -> - | 30@p0 -> 17",
+    ),
+    "decided: finished, whatever it sends": (
+        Source(idle=NEVER, after_finish="ignore"),
+        "10@p0 -> - | decide finish p1 -> 7 | decide finish p1 -> - | 5@p1 -> - | 30@p0 -> 27",
+    ),
+    "decided: finished before its first row": (
+        Source(origins=ONE, idle=NEVER, after_finish="ignore"),
+        "decide finish p1 -> - | 10@p0 -> 7 | 5@p1 -> - | 30@p0 -> 27",
+    ),
+    "decided: removed, then new": (
+        Source(idle=NEVER),
+        "10@p0 -> - | decide remove p1 -> 7 | decide remove p1 -> - | 5@p1 -> !unknown-input | decide revive p1 -> - | "
+        "30@p0 -> - | 20@p1 -> 17",
+    ),
+    "decided: finished, then only idle": (
+        Source(idle=NEVER, after_finish="ignore"),
+        "10@p0 -> - | decide finish p1 -> 7 | decide idle p1 -> - | 20@p0 -> 17 | 19@p1 -> - | "
+        "30@p0 -> - | 28@p1 -> 25",
+    ),
+    "decided: all finished, then one revived": (
+        Source(idle=NEVER),
+        "10@p0 -> - | 12@p1 -> 7 | decide finish p0 -> 9 | decide finish p1 -> - | decide revive p1 -> - | 20@p1 -> 17",
+    ),
+    "decided: no such action": (Source(), "decide forget p1 -> !invalid-option"),
+    "removed after it was idle for long": (
+        Source(idle=Idleness(timeout=5, remove_after=20)),
+        "t0 10@p0 -> - | t0 12@p1 -> 7 | t4 30@p0 -> 9 | t5 none -> 27 | t24 40@p0 -> 37 | t25 unread -> - | "
+        "t25 none -> - | t26 50@p1 -> !unknown-input | t26 41@p0 -> 38",
+    ),
     "clock": (
         Source(WallClockLag(10), origins=ONE, idle=NEVER),
         "t100 95@p0 -> 90 | t101 85@p0 -> - | t105 none -> 95 | t106 unread -> 96 | t200 95@p0 -> - | t200 none -> 190",

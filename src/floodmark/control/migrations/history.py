@@ -567,4 +567,22 @@ MIGRATIONS: Final = (
             "ALTER TABLE stream_transaction_batch ADD COLUMN checksum BIGINT",
         ),
     ),
+    Migration(
+        16,
+        "decisions about origins of computed watermarks",
+        (
+            """
+            CREATE TABLE origin_decision (
+                lineage TEXT NOT NULL,
+                number BIGINT NOT NULL,
+                origin TEXT NOT NULL,
+                name TEXT NOT NULL,
+                action TEXT NOT NULL,
+                decided_by TEXT NOT NULL,
+                at BIGINT NOT NULL,
+                PRIMARY KEY (lineage, number)
+            )
+            """,
+        ),
+    ),
 )

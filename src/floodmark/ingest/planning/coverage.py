@@ -250,6 +250,30 @@ def find_gaps(job: Job, coverage: Coverage, now: int) -> tuple[Gap, ...]:
     return tuple(result)
 
 
+def find_failed_rereads(job: Job, coverage: Coverage, now: int) -> tuple[Gap, ...]:
+    """Return the ranges of listed units that were read before, and could not be read again when they were due.
+
+    They are no gaps: their rows are there as of the last successful read. Rows that came later may be missing.
+
+    >>> times = TimeWatermark("day", Bound.parse("1970-01-01", "UTC"), Bound.parse("1970-01-03", "UTC"), grace_days=1)
+    >>> job = Job("orders", "UTC", times)
+    >>> day = 86_400_000_000
+    >>> unit = UnitCoverage([Range(0, 2 * day)]).failed(Range(day, 2 * day), at=0, error="timed out")
+    >>> find_gaps(job, {"{}": unit}, now=2 * day)
+    ()
+    >>> [(gap.range.lo // day, gap.cause) for gap in find_failed_rereads(job, {"{}": unit}, now=2 * day)]
+    [(1, 'failed once: timed out')]
+    """
+    reach = job.reach(now)
+    return tuple(
+        Gap(unit, part, _failure_cause(job, failure.attempts, failure.error))
+        for unit in job.listed_units
+        if (unit_coverage := coverage.get(unit.key)) is not None
+        for failure in unit_coverage.failures
+        for part in clip_ranges(clip_ranges(unit_coverage.everything, *failure.range), *reach)
+    )
+
+
 def _unit_gaps(job: Job, coverage: UnitCoverage, reach: Range) -> Iterator[tuple[Range, str]]:
     missing = gaps(coverage.everything, *reach)
     for failure in coverage.failures:

@@ -4,21 +4,33 @@ An offset has an incarnation, a step number and the watermark promised at that s
 runs, so a retried batch runs under the same watermark. The statistics of a batch are stored under the step it ran
 at. They may arrive after Spark has asked for the next offset, so `advance` waits for them, up to a limit. The
 settings of a watermark are stored with its steps.
+
+Decisions about origins, by option or by command, are a log in the home. `advance` carries out those that are new, and
+always makes a step of it, whose snapshot has the state after them and the number of the last one. So a replay repeats
+them where they were carried out, and a chain that continues from an older step carries them out again.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
-from floodmark.control import Observation, WatermarkSteps
+from floodmark.control import Observation, OriginDecision, WatermarkSteps
 from floodmark.errors import SnapshotInvalid, TooManyOrigins
-from floodmark.progress import BoundedDisorder, Generator, Idleness, OriginWatermarks, Snapshot
+from floodmark.progress import (
+    BoundedDisorder,
+    Generator,
+    Idleness,
+    OriginAction,
+    OriginWatermarks,
+    Revived,
+    Snapshot,
+)
 
 MOST_ORIGINS: Final = 1 << 16
 """How many origins one batch may have."""
 
-Late = Literal["drop", "count", "fail", "route"]
+Late = Literal["drop", "count", "fail", "route", "copy"]
 """What happens to rows behind the watermark."""
 
 
@@ -26,7 +38,8 @@ Late = Literal["drop", "count", "fail", "route"]
 class WatermarkSettings:
     """The arguments of one `with_watermark` call, durations in microseconds, as they are stored with its steps.
 
-    `schema` is the schema of the rows, as Spark's JSON; it is set only for `late="route"`.
+    `schema` is the schema of the rows, as Spark's JSON, and `late_path` the directory of late rows; both are set only
+    if late rows are stored. `origins` has the declared origins, each (id, name, action).
     """
 
     column: str
@@ -37,6 +50,10 @@ class WatermarkSettings:
     assume_caught_up: bool
     late: Late = "drop"
     schema: str | None = None
+    late_path: str | None = None
+    origins: tuple[tuple[str, str, OriginAction], ...] = ()
+    revived: Revived = "hold"
+    remove_idle: int | None = None
 
     def to_json(self) -> str:
         """Return the settings as text that `from_json` reads."""
@@ -51,21 +68,30 @@ class WatermarkSettings:
         True
         """
         values = json.loads(text)
-        return cls(**{**values, "per": tuple(values["per"])})
+        return cls(**{**values, "per": tuple(values["per"]), "origins": tuple(map(tuple, values["origins"]))})
 
     def begin(self, now: int) -> OriginWatermarks:
         """Return the state of a new query, without any origin."""
-        return OriginWatermarks(self._generators(), now=now, idle=self._idleness())
+        return OriginWatermarks(
+            self._generators(), now=now, idle=self._idleness(), revived=self.revived, after_finish="ignore"
+        )
 
     def resume(self, snapshot: Snapshot, now: int) -> OriginWatermarks:
         """Return the state that a snapshot has saved."""
-        return OriginWatermarks.restore(snapshot, self._generators(), now=now, idle=self._idleness())
+        return OriginWatermarks.restore(
+            snapshot,
+            self._generators(),
+            now=now,
+            idle=self._idleness(),
+            revived=self.revived,
+            after_finish="ignore",
+        )
 
     def _generators(self) -> dict[str, Generator]:
         return {self.column: BoundedDisorder(self.delay)}
 
     def _idleness(self) -> Idleness:
-        return Idleness(timeout=self.idle)
+        return Idleness(timeout=self.idle, remove_after=self.remove_idle)
 
 
 OBSERVATION_TIMEOUT: Final = 2_000_000
@@ -118,6 +144,7 @@ class WatermarkChain:
         self._watermarks: OriginWatermarks | None = None
         self._names: dict[str, str] = {}
         self._applied = -1
+        self._decided = 0
         self._missed = 0
         self._last: Observation | None = None
         self._waited_at = -1
@@ -137,16 +164,24 @@ class WatermarkChain:
         assert at is not None
         assert watermarks is not None
         if start.seq == 0:
+            self._carry_out(watermarks, self._steps.decisions(at.incarnation, after=self._decided))
             return self._step(at, None)
         fresh = self._await_observations(at)
+        decisions = self._steps.decisions(at.incarnation, after=self._decided)
+        # The watermark waits for a revived origin before it follows other rows; an origin that is to be left out is
+        # left out after the rows that it has sent so far, because a row would bring it back.
+        revivals = [decision for decision in decisions if decision.action == "revive"]
+        self._carry_out(watermarks, revivals)
         for observation in fresh:
             self._apply(watermarks, observation)
+        self._carry_out(watermarks, decisions)
         caught_up = self._settings.assume_caught_up or (
             self._last is not None and bool(self._last.statistics["caught_up"])
         )
         watermarks.tick(self._clock(), caught_up=caught_up)
         watermark = watermarks.current(self._settings.column)
-        must_step = self.steps_every_batch and any(observation.statistics["input_rows"] for observation in fresh)
+        has_rows = any(observation.statistics["input_rows"] for observation in fresh)
+        must_step = bool(decisions) or (self.steps_every_batch and has_rows)
         # After a restart the offset still has the frame of the old program, and after a fork the old incarnation.
         is_own_offset = at.incarnation == start.incarnation and start.frame == self._frame
         if watermark != at.watermark or must_step or not is_own_offset:
@@ -163,6 +198,7 @@ class WatermarkChain:
         now = self._clock()
         if start == self._initial:
             self._steps.create(start.incarnation, asdict(self._settings), now)
+            self._declare_origins(start.incarnation, now)
             self._watermarks = self._settings.begin(now)
             self._steps.add(start.incarnation, 0, None, self._snapshot(), now)
             self._at = start
@@ -182,11 +218,40 @@ class WatermarkChain:
                 incarnation=incarnation,
                 seq=start.seq,
             )
+        self._store_settings(incarnation)
+        self._declare_origins(incarnation, now)
         self._watermarks = self._settings.resume(step.snapshot, now)
         self._applied = step.snapshot["applied"]
+        self._decided = step.snapshot.get("decided", 0)
         self._missed = step.snapshot["missed"]
         self._names = dict(step.snapshot["names"])
         self._at = MarkOffset(start.frame, incarnation, start.seq, start.watermark)
+
+    def _store_settings(self, incarnation: str) -> None:
+        """Store the settings of this run; late rows that an earlier run has stored stay readable."""
+        settings = asdict(self._settings)
+        if self._settings.schema is None:
+            earlier = self._steps.incarnation(incarnation).settings
+            settings |= {key: earlier.get(key) for key in ("schema", "late_path")}
+        self._steps.change_settings(incarnation, settings)
+
+    def _declare_origins(self, incarnation: str, now: int) -> None:
+        """Store as decisions what the program declares about origins, unless it has declared the same before.
+
+        A command that came after that declaration remains in force.
+        """
+        if self._settings.origins:
+            earlier = self._steps.decisions(incarnation)
+            declared = {decision.origin: decision.action for decision in earlier if decision.decided_by == "option"}
+            new = [entry for entry in self._settings.origins if declared.get(entry[0]) != entry[2]]
+            self._steps.decide(incarnation, new, "option", now)
+
+    def _carry_out(self, watermarks: OriginWatermarks, decisions: Sequence[OriginDecision]) -> None:
+        """Carry out the newest decision about each origin."""
+        for decision in {decision.origin: decision for decision in decisions}.values():
+            watermarks.decide(decision.origin, decision.action, now=self._clock())
+            self._names[decision.origin] = decision.name
+            self._decided = max(self._decided, decision.number)
 
     def _await_observations(self, at: MarkOffset) -> list[Observation]:
         """Return the observations not yet applied; on the first call at a step, wait for the batch that ended there."""
@@ -213,11 +278,7 @@ class WatermarkChain:
                 batch_id=observation.batch_id,
                 per=self._settings.per,
             )
-        # Add all new origins of the batch first, so that the watermark cannot pass them.
-        for origin in sorted(statistics["newest"].keys() - set(watermarks.origins)):
-            watermarks.add(origin, now=observation.at)
-        for origin, newest in statistics["newest"].items():
-            watermarks.events(origin, {self._settings.column: [newest]}, now=observation.at)
+        watermarks.observe_batch(self._settings.column, statistics["newest"], now=observation.at)
         self._names |= statistics["names"]
         self._applied = observation.batch_id
         self._last = observation
@@ -229,5 +290,11 @@ class WatermarkChain:
 
     def _snapshot(self) -> Snapshot:
         assert self._watermarks is not None
-        counters = {"applied": self._applied, "missed": self._missed, "names": self._names}
-        return self._watermarks.snapshot() | counters
+        known = self._names.keys() & set(self._watermarks.origins)
+        self._names = {origin: name for origin, name in self._names.items() if origin in known}
+        return self._watermarks.snapshot() | {
+            "applied": self._applied,
+            "decided": self._decided,
+            "missed": self._missed,
+            "names": self._names,
+        }

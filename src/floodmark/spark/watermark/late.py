@@ -1,4 +1,4 @@
-"""Late rows: how a batch detects them, and how `late="route"` writes them to files.
+"""Late rows: how a batch detects them, and how `late="route"` and `late="copy"` write them to files.
 
 A row is late if its time is before the watermark that its batch runs under. Spark gives a query no access to that
 watermark, so tasks read it from the home as a table of one row. The home must be reachable from the tasks.
@@ -16,11 +16,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import arrow_udf
 
-from floodmark._util.disk import LATE_DIRECTORY, create_private_file, make_private_directory, sync_to_disk
+from floodmark._util.disk import create_private_file, make_private_directory, sync_to_disk
 from floodmark.spark.columns import column_of
 
 WATERMARK_COLUMN: Final = "_watermark"
-"""The column that is added to routed late rows: the watermark of their batch."""
+"""The column that is added to stored late rows: the watermark of their batch."""
 
 _LATE_ROW_COLUMN: Final = "__floodmark_late_row"
 _BATCH, _QUERY, _RUN = "streaming.sql.batchId", "sql.streaming.queryId", "spark.jobGroup.id"
@@ -39,27 +39,27 @@ def fail_if_late(column: str, watermark: Column) -> Column:
         time.cast("string"),
         F.lit(", the watermark is "),
         F.timestamp_micros(watermark).cast("string"),
-        F.lit(". With late='fail' no row may be behind it. Set a longer delay, or choose late='count' or 'route'."),
+        F.lit(". With late='fail' no row may be behind it. Set a longer delay, or choose late='count' or 'copy'."),
     )
     return F.when(is_late(column, watermark), F.raise_error(message)).otherwise(time)
 
 
-def route_late_rows(df: DataFrame, column: str, watermark: Column, home: Path) -> DataFrame:
-    """Return the rows that are on time, and write the late ones to files of the home, in the same batch.
+def store_late_rows(df: DataFrame, column: str, watermark: Column, directory: Path, *, keep: bool) -> DataFrame:
+    """Return the rows, late ones only if `keep`, and write the late ones to files, in the same batch.
 
     The source is read once: a second reader of it might cut its batches differently.
     """
     columns = [column_of(name) for name in df.columns]
     row = F.struct(*columns, F.timestamp_micros(watermark).alias(WATERMARK_COLUMN))
     marked = df.withColumn(_LATE_ROW_COLUMN, F.when(is_late(column, watermark), row))
-    write_late = arrow_udf(_late_row_writer(home, column), "boolean")  # type: ignore[call-overload]
-    # Non-deterministic, because it has a side effect: the optimizer must not repeat or move it.
-    return marked.where(~write_late.asNondeterministic()(F.col(_LATE_ROW_COLUMN))).select(*columns)
+    write_late = arrow_udf(_late_row_writer(directory, column, keep=keep), "boolean")  # type: ignore[call-overload]
+    # Non-deterministic, because it has a side effect: the optimizer must not repeat, move or omit it.
+    return marked.where(write_late.asNondeterministic()(F.col(_LATE_ROW_COLUMN))).select(*columns)
 
 
-def late_directory(home: Path, query_id: str, column: str) -> Path:
-    """Return the directory of a query's late rows; it has a directory per batch, and in that one per run."""
-    return home / LATE_DIRECTORY / query_id / quote(column, safe="")
+def query_directory(directory: Path, query_id: str, column: str) -> Path:
+    """Return the directory of one query's late rows; it has a directory per batch, and in that one per run."""
+    return directory / query_id / quote(column, safe="")
 
 
 def current_batch() -> tuple[str, str, int]:
@@ -73,12 +73,14 @@ def current_batch() -> tuple[str, str, int]:
     return query, run, int(batch)
 
 
-def _late_row_writer(home: Path, column: str) -> Callable[[Iterator[pa.Array]], Iterator[pa.Array]]:
+def _late_row_writer(late_rows: Path, column: str, *, keep: bool) -> Callable[[Iterator[pa.Array]], Iterator[pa.Array]]:
+    """Return a function that writes late rows, and says of each row whether it stays in the flow."""
+
     def write(arrays: Iterator[pa.Array]) -> Iterator[pa.Array]:
         query, run, batch_id = current_batch()
         task = TaskContext.get()
         assert task is not None
-        directory = late_directory(home, query, column) / str(batch_id) / run
+        directory = query_directory(late_rows, query, column) / str(batch_id) / run
         unfinished = directory / f".{task.partitionId()}-{task.taskAttemptId()}"
         file = writer = None
         try:
@@ -87,11 +89,11 @@ def _late_row_writer(home: Path, column: str) -> Callable[[Iterator[pa.Array]], 
                 if len(late):
                     table = pa.RecordBatch.from_struct_array(late)
                     if writer is None:
-                        make_private_directory(directory, below=home)
+                        make_private_directory(directory, below=late_rows.parent)
                         file = create_private_file(unfinished)
                         writer = pq.ParquetWriter(file, table.schema)
                     writer.write_batch(table)
-                yield rows.is_valid()
+                yield pa.array([True] * len(rows)) if keep else rows.is_null()
         finally:
             if writer is not None:
                 writer.close()

@@ -112,6 +112,7 @@ class ProgressListener(StreamingQueryListener):
         data = [source for source in progress.sources if parse_mark_offset(source) is None]
         statistics = asdict(read_statistics(progress.observedMetrics[observation_name(frame)], settings)) | {
             "input_rows": sum(source.numInputRows for source in data),
+            "reports_latest": all(map(_reports_latest, data)),
             "caught_up": bool(data) and all(_is_caught_up(source) for source in data),
             "spark_dropped": sum(operator.numRowsDroppedByWatermark for operator in progress.stateOperators),
         }
@@ -210,4 +211,9 @@ def _timestamp_millis(timestamp: str) -> int:
 
 
 def _is_caught_up(source: SourceProgress) -> bool:
-    return source.latestOffset is not None and source.latestOffset == source.endOffset
+    return _reports_latest(source) and source.latestOffset == source.endOffset
+
+
+def _reports_latest(source: SourceProgress) -> bool:
+    # A source that does not report it, such as files, has None or the JSON text of that.
+    return source.latestOffset not in (None, "null")

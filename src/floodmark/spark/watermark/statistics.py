@@ -7,7 +7,7 @@ Spark and its sketches do.
 """
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -119,6 +119,24 @@ def origin_name(per: tuple[str, ...]) -> Column:
     """Return the text that identifies a row's origin; `display_name` makes it readable."""
     parts = [F.coalesce(column_of(part).cast("string"), F.lit(_NULL_PART)) for part in per]
     return parts[0] if len(parts) == 1 else F.concat_ws(_PART_SEPARATOR, *parts)
+
+
+def origin_text(parts: Sequence[object]) -> str | None:
+    r"""Return what `origin_name` gives for these values, or None if that cannot be told.
+
+    >>> origin_text(["orders", 3]), origin_text([None]), origin_text([True]), origin_text([1.5])
+    ('orders\x1f3', '\x00', 'true', None)
+    """
+    texts = []
+    for part in parts:
+        if isinstance(part, bool):
+            texts.append(str(part).lower())
+        elif part is None or isinstance(part, str | int):
+            texts.append(_NULL_PART if part is None else str(part))
+        else:
+            # Spark's text of other types depends on its settings.
+            return None
+    return _PART_SEPARATOR.join(texts)
 
 
 def origin_key(name: Column) -> Column:
