@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import datetime
 from hashlib import sha256
@@ -18,11 +19,11 @@ from floodmark._util.options import rename_options, require_names, require_one_o
 from floodmark._util.times import Duration, duration_micros
 from floodmark.bindings import Bindings
 from floodmark.control import Home
-from floodmark.errors import UnsupportedFrame
+from floodmark.errors import KafkaAway, UnsupportedFrame
 from floodmark.spark.columns import EVENT_TIME_METADATA, TIME_KEY_METADATA, as_event_time, column_of, quote_name
 from floodmark.spark.executors import Needs, checks_executors, require_executors
 from floodmark.spark.private_options import private_home, register_source
-from floodmark.spark.sessions import require_supported
+from floodmark.spark.sessions import require_supported, spark_is_classic
 from floodmark.spark.source.bound_reader import IS_MARK
 from floodmark.spark.source.stream_reader import FloodmarkSource
 from floodmark.spark.source.stream_settings import ReadRange, StreamReadSettings, stream_arrow_schema
@@ -463,7 +464,10 @@ def read_topics(
         topic_arrow_schema(settings)
         value_decoder(settings)
         if connect_timeout is not None:
-            check_topics(settings, duration_micros(connect_timeout, "connect_timeout", least=1) / 1e6)
+            seconds = duration_micros(connect_timeout, "connect_timeout", least=1) / 1e6
+            # A client of Spark Connect may be outside of Kafka's network: there the probe looks for the brokers.
+            with nullcontext() if spark_is_classic(spark) or not checks_executors(spark) else suppress(KafkaAway):
+                check_topics(settings, seconds)
     # Only tasks that find event times in the values report them to the home.
     reports_to = opened_home.location if timestamp_column is not None else None
     require_executors(spark, Needs(reports_to, settings.kafka.servers, tuple(sorted(settings.kafka.options.items()))))
