@@ -45,7 +45,7 @@ def test_spark_shows_and_logs_no_password(
         env=os.environ | ENVIRONMENT,
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=400,
         check=False,
     )
     assert done.returncode == 0, done.stderr
