@@ -88,20 +88,24 @@ def probe_function(expected: str, needs: Needs) -> Callable[[int], str]:
     It is nested, refers to no module of Floodmark, and so is pickled as a whole: a worker without the package runs it.
     """
     home, servers, client = needs.home, needs.servers, dict(needs.client)
+    reports: list[str] = []
 
     def probe(_: int) -> str:
         import json
         import platform
         import sys
 
-        report: dict[str, Any] = {"host": platform.node(), "python": sys.executable}
-        try:
-            from floodmark.spark.worker_checks import examine_worker
-        except ImportError as error:
-            report["missing"] = str(error)
-        else:
-            report["problem"] = examine_worker(expected, home, servers, client)
-        return json.dumps(report)
+        # Once for each task, not for each of its rows.
+        if not reports:
+            report: dict[str, Any] = {"host": platform.node(), "python": sys.executable}
+            try:
+                from floodmark.spark.worker_checks import examine_worker
+            except ImportError as error:
+                report["missing"] = str(error)
+            else:
+                report["problem"] = examine_worker(expected, home, servers, client)
+            reports.append(json.dumps(report))
+        return reports[0]
 
     return probe
 

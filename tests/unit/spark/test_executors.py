@@ -55,6 +55,17 @@ def test_a_worker_that_has_everything_reports_nothing(tmp_path: Path) -> None:
     assert error_of_report(found, floodmark_version()) is None
 
 
+def test_a_task_looks_once_for_all_of_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+
+    def examine(*_: object) -> None:
+        calls.append("examined")
+
+    monkeypatch.setattr(worker_checks, "examine_worker", examine)
+    probe = pickle.loads(pickled_probe("1.0", Needs()))
+    assert len({probe(row) for row in range(64)}) == len(calls) == 1
+
+
 def test_another_version_is_named_with_both_versions() -> None:
     error = error_of_report(report(Needs(), expected="0.0.1"), "0.0.1")
     assert isinstance(error, ExecutorUnfit)
