@@ -716,6 +716,10 @@ class NoLateRows(UnknownName):
     """The query does not keep late rows, or keeps them on several columns."""
 
 
+class ExecutorUnfit(StateError):
+    """An executor of Spark cannot run Floodmark: it lacks the package, or has another version or Python."""
+
+
 class HomeOutOfReach(StateError):
     """A Spark task cannot reach the home."""
 

@@ -136,7 +136,7 @@ def test_the_users_home_other_masters_and_other_interpreters_keep_the_zip(
     for name in ("SPARK_HOME", "SPARK_REMOTE", "PYSPARK_GATEWAY_PORT", "PYSPARK_PYTHON"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(SparkContext, "_gateway", None)
-    settings = _session._defaults(2)
+    settings = _session._local_defaults(2)
     assert _session._choose_spark_home(settings) is not None
     change(monkeypatch, settings)
     assert _session._choose_spark_home(settings) is None
@@ -174,4 +174,4 @@ def test_java_options_are_completed_never_replaced(chosen: str, stack: bool, log
 
 @pytest.mark.parametrize(("cores", "partitions"), [(1, "2"), (2, "2"), (3, "3"), (64, "4")])
 def test_shuffle_partitions_follow_the_cores_within_limits(cores: int, partitions: str) -> None:
-    assert _session._defaults(cores)["spark.sql.shuffle.partitions"] == partitions
+    assert _session._local_defaults(cores)["spark.sql.shuffle.partitions"] == partitions

@@ -66,7 +66,7 @@ def opening(broker: KafkaBroker, tmp_path: Path) -> Iterator[Opener]:
 @pytest.fixture
 def short_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a request to a broker that is away fail after a second, and not after five."""
-    monkeypatch.setitem(_cluster._TIMEOUT, "request_timeout", 1.0)
+    monkeypatch.setattr(_cluster, "_REQUEST_SECONDS", 1.0)
 
 
 @pytest.fixture

@@ -1,9 +1,11 @@
 """Checks of options: a fixed set of values, and unknown option names."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from floodmark._util.text import did_you_mean
-from floodmark.errors import InvalidOption
+from floodmark.errors import FloodmarkError, InvalidOption
 
 
 def require_one_of(option: str, value: str, allowed: Sequence[str], otherwise: str | None = None) -> None:
@@ -41,3 +43,48 @@ def refuse_unknown_options(unknown: Mapping[str, object], options: Iterable[str]
             option=option,
             value=value,
         )
+
+
+def require_names(option: str, value: object) -> list[str]:
+    """Return a list of names; raise an error for anything else, also for a single string.
+
+    >>> require_names("columns", ("id", "at"))
+    ['id', 'at']
+    >>> require_names("columns", "id")
+    Traceback (most recent call last):
+    floodmark.errors.InvalidOption: columns is 'id'. It must be a list of names. Write columns=['id'] ...
+    """
+    if not isinstance(value, str) and isinstance(value, Iterable):
+        names = list(value)
+        if names and all(isinstance(name, str) for name in names):
+            return names
+    example = value if isinstance(value, str) else "id"
+    raise InvalidOption(
+        f"{option} is {value!r}.",
+        rule="It must be a list of names.",
+        remedy=f"Write {option}=[{example!r}] for a single one.",
+        option=option,
+        value=value,
+    )
+
+
+@contextmanager
+def rename_options(names: Mapping[str, str]) -> Iterator[None]:
+    """Let errors inside the block name options as the caller knows them: {name of the option: name to show}.
+
+    >>> with rename_options({"maxRowsPerTrigger": "max_rows"}):
+    ...     require_one_of("maxRowsPerTrigger", "x", ["1"])
+    Traceback (most recent call last):
+    floodmark.errors.InvalidOption: max_rows is 'x'. It must be one of '1'. Omit max_rows, ... [invalid-option]
+    """
+    try:
+        yield
+    except FloodmarkError as error:
+        pattern = re.compile(rf"\b({'|'.join(map(re.escape, names))})\b")
+        fact, rule, remedy = (pattern.sub(lambda match: names[match[0]], text) for text in error.args)
+        fields = dict(error.fields)
+        if fields.get("option") in names:
+            fields["option"] = names[str(fields["option"])]
+        if (fact, rule, remedy) == error.args:
+            raise
+        raise type(error)(fact, rule=rule, remedy=remedy, **fields) from error.__cause__

@@ -110,9 +110,15 @@ class Home:
     def location(self) -> str:
         """The directory or URL that opens this home again, in this process or another.
 
-        The URL includes its password. Use `repr` for logs and messages.
+        The URL includes its password, also one that was found in the environment or in a password file. Use `address`
+        where it may be seen, and `repr` for logs and messages.
         """
         return self._store.location
+
+    @property
+    def address(self) -> str:
+        """The location without its password; it opens the home where PGPASSWORD or a password file has that."""
+        return self._store.address
 
     @contextmanager
     def write(self) -> Iterator[Connection]:

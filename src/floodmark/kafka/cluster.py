@@ -21,10 +21,10 @@ from floodmark.kafka.errors import (
 )
 from floodmark.kafka.settings import KafkaSettings
 
+_REQUEST_SECONDS: Final = 5.0
 PATIENCE_SECONDS: Final = 20.0
 """Default time for which requests are retried while no broker answers."""
 
-_REQUEST_SECONDS: Final = 5.0
 _LEARN_SECONDS: Final = 2.0
 _STALE_LEADER_CODES: Final = {KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH}
 
@@ -43,10 +43,13 @@ class TopicInfo:
 class KafkaCluster:
     """Queries and changes a cluster. Thread-safe and picklable; requests are retried while no broker answers."""
 
-    def __init__(self, settings: KafkaSettings, *, patience: float = PATIENCE_SECONDS) -> None:
-        """Use the cluster of these settings."""
+    def __init__(
+        self, settings: KafkaSettings, *, patience: float = PATIENCE_SECONDS, timeout: float | None = None
+    ) -> None:
+        """Use the cluster of these settings. A request takes up to `timeout` seconds, and is retried for `patience`."""
         self.settings = settings
         self._patience = patience
+        self._chosen_timeout = timeout
         self._lock = threading.Lock()
         self._client: AdminClient | None = None
         self._is_connected = False
@@ -54,12 +57,14 @@ class KafkaCluster:
 
     def cluster_id(self) -> str:
         """Return the permanent id of the cluster."""
-        cluster = self._request(lambda admin: admin.describe_cluster(**_TIMEOUT).result(), "reading the cluster id")
+        cluster = self._request(
+            lambda admin: admin.describe_cluster(request_timeout=self._timeout).result(), "reading the cluster id"
+        )
         return str(cluster.cluster_id)
 
     def topics(self) -> list[str]:
         """Return the names of all visible topics, without Kafka's internal ones."""
-        metadata = self._request(lambda admin: admin.list_topics(timeout=_REQUEST_SECONDS), "listing topics")
+        metadata = self._request(lambda admin: admin.list_topics(timeout=self._timeout), "listing topics")
         return sorted(name for name in metadata.topics if not name.startswith("__"))
 
     def topic(self, name: str) -> TopicInfo:
@@ -79,7 +84,7 @@ class KafkaCluster:
         """Return a topic, or None if it does not exist."""
 
         def describe(admin: AdminClient) -> TopicInfo | None:
-            (future,) = admin.describe_topics(TopicCollection([name]), **_TIMEOUT).values()
+            (future,) = admin.describe_topics(TopicCollection([name]), request_timeout=self._timeout).values()
             try:
                 description = future.result()
             except KafkaException as error:
@@ -95,7 +100,7 @@ class KafkaCluster:
 
         def create(admin: AdminClient) -> None:
             new_topic = NewTopic(name, partitions, -1, config=dict(settings))
-            (future,) = admin.create_topics([new_topic], **_TIMEOUT).values()
+            (future,) = admin.create_topics([new_topic], request_timeout=self._timeout).values()
             _ignore_error(KafkaError.TOPIC_ALREADY_EXISTS, future.result)
 
         self._request(create, f"creating the topic {name}")
@@ -113,7 +118,9 @@ class KafkaCluster:
             return
 
         def grow(admin: AdminClient) -> None:
-            (future,) = admin.create_partitions([NewPartitions(name, partitions)], **_TIMEOUT).values()
+            (future,) = admin.create_partitions(
+                [NewPartitions(name, partitions)], request_timeout=self._timeout
+            ).values()
             # Another process may have been first.
             _ignore_error(KafkaError.INVALID_PARTITIONS, future.result)
 
@@ -123,7 +130,7 @@ class KafkaCluster:
         """Delete topics; it is no error if one does not exist."""
 
         def delete(admin: AdminClient) -> None:
-            for future in admin.delete_topics(list(names), **_TIMEOUT).values():
+            for future in admin.delete_topics(list(names), request_timeout=self._timeout).values():
                 _ignore_error(KafkaError.UNKNOWN_TOPIC_OR_PART, future.result)
 
         self._request(delete, f"deleting the topics {', '.join(names)}")
@@ -154,7 +161,7 @@ class KafkaCluster:
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
 
         def list_once(admin: AdminClient) -> dict[int, Any]:
-            futures = admin.list_offsets(specs, isolation_level=level, **_TIMEOUT)
+            futures = admin.list_offsets(specs, isolation_level=level, request_timeout=self._timeout)
             answers = {partition.partition: future.result() for partition, future in futures.items()}
             if any(answer.offset == OFFSET_INVALID for answer in answers.values()):
                 # A broker that is just restarting answers so.
@@ -164,7 +171,7 @@ class KafkaCluster:
         def list_offsets(admin: AdminClient) -> dict[int, Any]:
             if not self._is_connected:
                 # Without metadata of its brokers, a new client may delay the request by seconds.
-                admin.describe_cluster(**_TIMEOUT).result()
+                admin.describe_cluster(request_timeout=self._timeout).result()
                 self._is_connected = True
             try:
                 return list_once(admin)
@@ -175,6 +182,10 @@ class KafkaCluster:
             return list_once(admin)
 
         return self._request(list_offsets, f"reading offsets of the topic {topic}") if specs else {}
+
+    @property
+    def _timeout(self) -> float:
+        return _REQUEST_SECONDS if self._chosen_timeout is None else self._chosen_timeout
 
     def _request(self, request: Callable[[AdminClient], T], doing: str) -> T:
         def attempt() -> T:
@@ -204,13 +215,10 @@ class KafkaCluster:
                 self._is_connected = False
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"settings": self.settings, "patience": self._patience}
+        return {"settings": self.settings, "patience": self._patience, "timeout": self._chosen_timeout}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["settings"], patience=state["patience"])  # type: ignore[misc]
-
-
-_TIMEOUT: Final[dict[str, Any]] = {"request_timeout": _REQUEST_SECONDS}
+        self.__init__(state["settings"], patience=state["patience"], timeout=state["timeout"])  # type: ignore[misc]
 
 
 def _ignore_error(code: int, result: Callable[[], object]) -> None:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from floodmark.errors import InvalidOption
@@ -11,11 +12,15 @@ OPTION_PREFIX: Final = "kafka."
 """Prefix of Kafka client options among other options, as in Spark."""
 
 VARIABLE_PREFIX: Final = "FLOODMARK_KAFKA_"
-"""Prefix of environment variables with client options: FLOODMARK_KAFKA_SASL_PASSWORD sets sasl.password."""
+"""Prefix of environment variables with client options: FLOODMARK_KAFKA_SASL_PASSWORD sets sasl.password.
+
+FLOODMARK_KAFKA_SASL_PASSWORD_FILE names a file that has it, as secrets of containers are mounted.
+"""
 
 MAX_RECORD_BYTES: Final = 16 * 2**20
 """Maximum size of a record."""
 
+_FILE: Final = ".file"
 _SCHEME: Final = "kafka://"
 _SECRET_WORDS: Final = ("password", "secret", "token", "jaas", "key.pem", "credentials", "oauthbearer.config")
 # Options of the Java client, and what to use instead.
@@ -75,6 +80,10 @@ class KafkaSettings:
             **{name.replace("_", "."): value for name, value in own.items()},
         }
 
+    def private_options(self) -> dict[str, str]:
+        """Return all client options with the prefix `kafka.`: those of the program and those of its environment."""
+        return {OPTION_PREFIX + name: value for name, value in self.options.items()}
+
     def __repr__(self) -> str:
         shown = (f"{name}={'***' if _is_secret(name) else value}" for name, value in sorted(self.options.items()))
         return f"KafkaSettings({', '.join([repr(self.servers), *shown])})"
@@ -102,11 +111,28 @@ def _options_of_environment(environment: Mapping[str, str]) -> dict[str, str]:
     >>> _options_of_environment({"FLOODMARK_KAFKA_SASL_USERNAME": "me", "HOME": "elsewhere"})
     {'sasl.username': 'me'}
     """
-    return {
+    options = {
         name.removeprefix(VARIABLE_PREFIX).lower().replace("_", "."): value
         for name, value in environment.items()
         if name.startswith(VARIABLE_PREFIX)
     }
+    for name in [name for name in options if name.endswith(_FILE) and _is_secret(name)]:
+        options[name.removesuffix(_FILE)] = _read_secret(name, options.pop(name))
+    return options
+
+
+def _read_secret(name: str, file: str) -> str:
+    try:
+        return Path(file).read_text().rstrip("\r\n")
+    except OSError as error:
+        variable = VARIABLE_PREFIX + name.upper().replace(".", "_")
+        raise InvalidOption(
+            f"{variable} is {file!r}, which cannot be read: {error.strerror}.",
+            rule="It must name a file that has the secret.",
+            remedy=f"Correct the path or its permissions, or set {variable.removesuffix('_FILE')} to the secret.",
+            option=variable,
+            value=file,
+        ) from error
 
 
 def _is_secret(name: str) -> bool:

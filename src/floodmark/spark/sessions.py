@@ -16,27 +16,40 @@ from pathlib import Path
 from typing import Final
 
 import pyspark
-from pyspark import SparkContext
+from pyspark import SparkConf, SparkContext
 from pyspark import __version__ as CLIENT
 from pyspark.errors import PySparkException
 from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 
 from floodmark.errors import InvalidOption, UnsupportedSpark
+from floodmark.spark.given_settings import (
+    APP_NAME,
+    BIND_ADDRESS,
+    DRIVER_HOST,
+    JAVA_OPTIONS,
+    MASTER,
+    REMOTE,
+    WORKER_PYTHON,
+    choose_settings,
+    is_local,
+    read_given_settings,
+)
 
 Setting = str | int | float | bool
 
-_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
-_WORKER_PYTHON = "spark.pyspark.python"
 # Spark's code generator matches whole plans with a recursive regular expression: the usual 1 MB stack is too small.
 _STACK_SIZE = "-Xss8m"
 # A file, because setLogLevel on a running session is too late for the messages that Spark logs while it starts.
 _QUIET_LOG = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
+_STREAMING: Final = "org.apache.spark.sql.execution.streaming"
 _SHUFFLE_PARTITIONS_AT_LEAST, _SHUFFLE_PARTITIONS_AT_MOST = 2, 4
 
 
-def session(name: str = "floodmark", *, cores: int = 2, conf: Mapping[str, Setting] | None = None) -> SparkSession:
-    """Start (or get) a Spark session on this machine, set up for streaming with small batches.
+def session(
+    name: str | None = None, *, cores: int | None = None, conf: Mapping[str, Setting] | None = None
+) -> SparkSession:
+    """Start (or get) a Spark session, set up for streaming with small batches; by default on this machine.
 
     ```python
     from floodmark.spark import session
@@ -44,19 +57,22 @@ def session(name: str = "floodmark", *, cores: int = 2, conf: Mapping[str, Setti
     spark = session("orders", cores=4, conf={"spark.sql.session.timeZone": "Europe/Lisbon"})
     ```
 
-    The defaults: workers run this Python interpreter, 2 to 4 shuffle partitions, the RocksDB state store, a checkpoint
-    manager that renames local files directly, time zone UTC, the loopback interface only, no web UI, and in the
-    driver's Java options an 8 MB stack and a log of errors only. `PYSPARK_PYTHON` is set to the workers' interpreter
-    unless it is set already. If no `SPARK_HOME` is set, Spark starts from a directory of links in the user's cache:
-    its workers then import the installed, compiled pyspark, and not `pyspark.zip`.
+    The defaults: time zone UTC, the RocksDB state store, and in the driver's Java options an 8 MB stack and a log of
+    errors only. On this machine also: workers run this Python interpreter, 2 to 4 shuffle partitions, a checkpoint
+    manager that renames local files directly, the loopback interface only, and no web UI. `PYSPARK_PYTHON` is then set
+    to the workers' interpreter unless it is set already. If no `SPARK_HOME` is set, Spark starts from a directory of
+    links in the user's cache: its workers then import the installed, compiled pyspark, and not `pyspark.zip`.
+
+    A setting that is given outside of the program wins over these defaults: by spark-submit or PYSPARK_SUBMIT_ARGS, in
+    spark-defaults.conf, or by MASTER, SPARK_REMOTE, SPARK_LOCAL_IP, SPARK_LOCAL_HOSTNAME or PYSPARK_PYTHON.
 
     A process has one JVM. If a session is running already, it is returned with the settings that can still be changed,
     and a warning names the others.
 
     Args:
-        name: The application name that Spark shows.
-        cores: How many tasks run at the same time.
-        conf: Further Spark settings; they win over the defaults.
+        name: The application name that Spark shows; "floodmark" if none is given elsewhere.
+        cores: How many tasks run at the same time on this machine; 2 by default. A master that is given elsewhere wins.
+        conf: Further Spark settings; they win over all others.
 
     Returns:
         The session. Stop it with `spark.stop()`.
@@ -64,7 +80,7 @@ def session(name: str = "floodmark", *, cores: int = 2, conf: Mapping[str, Setti
     Raises:
         InvalidOption: `cores` is not a whole number of 1 or more.
     """
-    if isinstance(cores, bool) or not isinstance(cores, int) or cores < 1:
+    if cores is not None and (isinstance(cores, bool) or not isinstance(cores, int) or cores < 1):
         raise InvalidOption(
             f"cores is {cores!r}.",
             rule="A local session needs a whole number of cores, 1 or more.",
@@ -72,37 +88,84 @@ def session(name: str = "floodmark", *, cores: int = 2, conf: Mapping[str, Setti
             option="cores",
             value=cores,
         )
-    settings = _defaults(cores) | {key: _setting_text(value) for key, value in (conf or {}).items()}
-    settings[_JAVA_OPTIONS] = _complete_java_options(settings.get(_JAVA_OPTIONS, ""))
-    os.environ["PYSPARK_PYTHON"] = settings[_WORKER_PYTHON]
+    given = _given_settings()
+    chosen = {key: _setting_text(value) for key, value in (conf or {}).items()}
+    if name is not None or APP_NAME not in given:
+        chosen[APP_NAME] = name or "floodmark"
+    _warn_of_unused_cores(cores, given, chosen)
+    settings = choose_settings(_defaults(), _local_defaults(cores or _CORES), given, chosen)
+    known = {**given, **settings}
+    # The Java options of a JVM that runs already cannot be changed.
+    if REMOTE not in known and (JAVA_OPTIONS in chosen or not _is_jvm_running()):
+        settings[JAVA_OPTIONS] = _complete_java_options(known.get(JAVA_OPTIONS, ""))
+    if WORKER_PYTHON in known:
+        os.environ["PYSPARK_PYTHON"] = known[WORKER_PYTHON]
 
-    builder = SparkSession.builder.appName(name)
+    builder = SparkSession.builder
     for key, value in settings.items():
         builder = builder.config(key, value)
-    with _spark_home_in_environment(_choose_spark_home(settings)):
+    with _spark_home_in_environment(_choose_spark_home(known)):
         spark = builder.getOrCreate()
-    _warn_of_ignored_settings(spark, settings)
+    if spark_is_classic(spark):
+        _warn_of_ignored_settings(spark, settings)
     return spark
 
 
-def _defaults(cores: int) -> dict[str, str]:
-    streaming = "org.apache.spark.sql.execution.streaming"
+_CORES: Final = 2
+
+
+@cache
+def _given_settings() -> dict[str, str]:
+    """Return the settings that are given outside of the program.
+
+    They are cached: after the first call, the running Spark also has the defaults of that call.
+    """
+    if SparkContext._active_spark_context is not None:
+        return dict(SparkContext._active_spark_context.getConf().getAll())
+    if _is_jvm_running():
+        # spark-submit has read its command line and its files, and started the JVM.
+        SparkContext._ensure_initialized()
+        return dict(SparkConf().getAll())
+    return read_given_settings(os.environ, Path(_find_spark_home()))
+
+
+def _is_jvm_running() -> bool:
+    return SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def spark_is_classic(spark: SparkSession) -> bool:
+    """Return whether a session has a JVM of its own, and is not a client of Spark Connect."""
+    return type(spark).__module__ == "pyspark.sql.session"
+
+
+def _warn_of_unused_cores(cores: int | None, given: Mapping[str, str], chosen: Mapping[str, str]) -> None:
+    master = chosen.get(MASTER, given.get(REMOTE, given.get(MASTER)))
+    if cores is not None and master is not None and master != f"local[{cores}]":
+        warnings.warn(f"cores={cores} has no effect: Spark runs on {master}, which is given elsewhere.", stacklevel=3)
+
+
+def _defaults() -> dict[str, str]:
+    return {
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.streaming.stateStore.providerClass": f"{_STREAMING}.state.RocksDBStateStoreProvider",
+        "spark.ui.showConsoleProgress": "false",
+    }
+
+
+def _local_defaults(cores: int) -> dict[str, str]:
     partitions = min(max(cores, _SHUFFLE_PARTITIONS_AT_LEAST), _SHUFFLE_PARTITIONS_AT_MOST)
     return {
-        "spark.master": f"local[{cores}]",
-        _WORKER_PYTHON: os.environ.get("PYSPARK_PYTHON", sys.executable),
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.sql.session.timeZone": "UTC",
+        MASTER: f"local[{cores}]",
+        WORKER_PYTHON: sys.executable,
+        DRIVER_HOST: "127.0.0.1",
+        BIND_ADDRESS: "127.0.0.1",
         "spark.sql.shuffle.partitions": str(partitions),
         # The default is 10,000 tasks, which is far too many for listing local files.
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": str(2 * cores),
         "spark.sql.streaming.checkpointFileManagerClass": (
-            f"{streaming}.checkpointing.FileSystemBasedCheckpointFileManager"
+            f"{_STREAMING}.checkpointing.FileSystemBasedCheckpointFileManager"
         ),
-        "spark.sql.streaming.stateStore.providerClass": f"{streaming}.state.RocksDBStateStoreProvider",
         "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
     }
 
 
@@ -124,9 +187,11 @@ def _warn_of_ignored_settings(spark: SparkSession, settings: dict[str, str]) -> 
     started_with = spark.sparkContext.getConf()
     ignored = []
     for key, value in sorted(settings.items()):
+        if key == APP_NAME:
+            continue
         actual = spark.conf.get(key, None) if key.startswith("spark.sql.") else started_with.get(key)
         # Spark puts options of its own in front of the driver's Java options.
-        is_applied = (actual or "").endswith(value) if key == _JAVA_OPTIONS else actual == value
+        is_applied = (actual or "").endswith(value) if key == JAVA_OPTIONS else actual == value
         if not is_applied:
             ignored.append(key)
     if ignored:
@@ -137,7 +202,6 @@ def _warn_of_ignored_settings(spark: SparkSession, settings: dict[str, str]) -> 
         )
 
 
-_LOCAL_MASTER: Final = re.compile(r"local(\[.*\])?")
 _PYSPARK_ZIP: Final = "pyspark.zip"
 
 
@@ -149,11 +213,9 @@ def _choose_spark_home(settings: Mapping[str, str]) -> Path | None:
     that works only on this machine, with this interpreter, and with pyspark in its site-packages.
     """
     is_chosen_by_user = "SPARK_HOME" in os.environ or "SPARK_REMOTE" in os.environ
-    is_jvm_running = SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ
-    if is_chosen_by_user or is_jvm_running or os.name == "nt":
+    if is_chosen_by_user or REMOTE in settings or _is_jvm_running() or os.name == "nt":
         return None
-    is_local = _LOCAL_MASTER.fullmatch(settings["spark.master"]) is not None
-    if not is_local or shutil.which(settings[_WORKER_PYTHON]) != sys.executable:
+    if not is_local(settings[MASTER]) or shutil.which(settings[WORKER_PYTHON]) != sys.executable:
         return None
     package = Path(pyspark.__file__).parent.resolve()
     if str(package.parent) not in _site_directories() or not (package / "bin" / "spark-submit").is_file():

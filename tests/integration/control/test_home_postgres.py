@@ -4,6 +4,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from urllib.parse import quote
 
 import psycopg
@@ -62,6 +63,31 @@ def test_a_password_may_come_from_the_environment(anns: Callable[[None], str], m
     monkeypatch.setenv("PGPASSWORD", SECRET)
     with Home.open(anns(None)) as home:
         assert home.now() > 0
+
+
+def test_a_password_that_was_found_goes_to_other_processes_with_the_location(
+    anns: Callable[[None], str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "passwords"
+    file.write_text(f"*:*:*:{ANN}:{SECRET}")
+    file.chmod(0o600)
+    for name, value in (("PGPASSWORD", SECRET), ("PGPASSFILE", str(file))):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, value)
+            with Home.open(anns(None)) as home:
+                location, address = home.location, home.address
+            with Home.open_existing(address) as again:
+                assert again.address == address
+        assert quote(SECRET, safe="") in location
+        assert quote(SECRET, safe="") not in address
+        with Home.open_existing(location) as elsewhere:
+            assert elsewhere.address.partition("?")[0] == address.partition("?")[0]
+
+
+def test_the_address_is_the_same_for_every_password(anns: Callable[[str | None], str]) -> None:
+    with Home.open(anns(SECRET)) as home:
+        assert home.address == anns(None)
+    assert parse_postgres_url(anns("another")).address == anns(None)
 
 
 def assert_hidden(error: BaseException) -> None:

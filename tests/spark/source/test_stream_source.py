@@ -19,6 +19,7 @@ from floodmark.errors import (
     HomeOutOfReach,
     HomeUnusable,
     InvalidOption,
+    UnknownColumn,
     UnknownKey,
     UnknownStream,
     UnsupportedFrame,
@@ -345,5 +346,21 @@ def test_only_the_columns_that_are_asked_for_are_read_and_the_event_time(orders:
     assert orders.read(columns=["t", "_ts"], late="strict").columns == ["t", "_ts"]
     rows = orders.read(columns=["id"], late="strict", operators="windows")
     assert counted(orders.collect(windows(rows))) == {0: 2, 10: 1}
-    with pytest.raises(Exception, match="has no column 'idd'"):
+    with pytest.raises(UnknownColumn, match="has no column 'idd'"):
         orders.read(columns=["idd"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"columns": "id"}, r"columns=\['id'\]"),
+        ({"max_rows": 0}, "max_rows is '0'"),
+        ({"max_bytes": 1.5}, "max_bytes is '1.5'"),
+        ({"max_event_time": "soon"}, "max_event_time is 'soon'"),
+    ],
+)
+def test_read_stream_refuses_wrong_options_itself_and_by_their_python_names(
+    orders: StreamFeed, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidOption, match=message):
+        orders.read(**options)

@@ -1,7 +1,9 @@
 """Topics of Kafka in Spark: what rows say of themselves, what watermark they get, and what is refused."""
 
 import json
+import re
 import subprocess
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import count
@@ -14,7 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 import floodmark as fm
-from floodmark.errors import FloodmarkError, InvalidOption, SchemaInvalid
+from floodmark.errors import FloodmarkError, InvalidOption, KafkaAway, SchemaInvalid, UnknownColumn, UnknownTopic
 from floodmark.spark.source.stream_reader import FloodmarkSource
 from floodmark.testing import KafkaBroker
 from floodmark.testing.kafka import broker_jars, find_java
@@ -398,11 +400,55 @@ def test_a_query_that_goes_on_has_no_end_and_the_schema_of_the_options(broker: K
         FloodmarkSource(given).reader(StructType([]))
 
 
+JSON = {"value_format": "json", "schema": SCHEMA}
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"value_format": "json"}, InvalidOption, "value_format is 'json', without schema"),
+        ({"value_format": "jsn"}, InvalidOption, "value_format is 'jsn'"),
+        ({**JSON, "schema": "id BIGNT"}, SchemaInvalid, "BIGNT"),
+        ({**JSON, "timestamp_column": "tt"}, UnknownColumn, "timestamp_column is one of id, t"),
+        ({**JSON, "timestamp_column": "id"}, InvalidOption, "timestamp_column is 'id', of the Arrow type int64"),
+        ({**JSON, "columns": ["idd"]}, UnknownColumn, "Did you mean 'id'"),
+        ({"columns": "value"}, InvalidOption, r"columns=\['value'\]"),
+        ({"timestamp_column": "t"}, InvalidOption, "timestamp_column is given without value_format"),
+        ({"max_rows": 0}, InvalidOption, "max_rows is '0'"),
+        ({"max_ahead": "1 second"}, InvalidOption, "max_ahead is given without align"),
+        ({"start": {"another": {0: 1}}}, InvalidOption, "^start "),
+        ({"start": "newest"}, InvalidOption, "^start "),
+        ({"marks": "require"}, UnknownTopic, "has no marks topic"),
+        ({"value_format": "avro", "avro_schema": "{}"}, SchemaInvalid, "Avro"),
+        ({"options": {"kafka.nonsense": "x"}}, InvalidOption, "No such configuration property"),
+    ],
+)
+def test_read_topics_refuses_wrong_options_itself_and_by_their_python_names(
+    read: Read, options: dict[str, Any], error: type[FloodmarkError], message: str
+) -> None:
+    with pytest.raises(error, match=message) as refused:
+        read(**options)
+    assert not re.search(r"[a-z]+(Format|Column|Unit|PerTrigger|Ahead|Offsets)\b", str(refused.value))
+
+
+def test_a_topic_that_does_not_exist_is_refused_by_read_topics(read: Read, feed: TopicFeed) -> None:
+    with pytest.raises(UnknownTopic, match=f"Did you mean '{feed.name}'"):
+        read(feed.name + "s")
+
+
+def test_a_broker_that_is_away_is_reported_when_the_topics_are_named(spark: SparkSession, tmp_path: Path) -> None:
+    begun = time.monotonic()
+    with pytest.raises(KafkaAway, match=r"Kafka at 127\.0\.0\.1:1 failed at reading the topic orders"):
+        fm.read_topics(spark, "orders", servers="127.0.0.1:1", home=tmp_path / "home", connect_timeout="1 second")
+    assert time.monotonic() - begun < 4
+
+
 def test_a_broker_that_is_away_at_the_start_is_an_error_in_bounded_time(
     spark: SparkSession, tmp_path: Path, collect: Collect, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    options = {"patience": "1 second"}
     frame = fm.read_topics(
-        spark, "orders", servers="127.0.0.1:1", home=tmp_path / "home", options={"patience": "1 second"}
+        spark, "orders", servers="127.0.0.1:1", home=tmp_path / "home", options=options, connect_timeout=None
     )
     with pytest.raises(Exception, match=r"Kafka at 127\.0\.0\.1:1 failed at reading the"):
         collect(frame)

@@ -50,7 +50,7 @@ def test_a_dropped_key_is_made_no_more_and_its_times_are_taken_in_silence() -> N
 
 
 @pytest.mark.parametrize("rule", [BoundedDisorder(0), Punctuated()], ids=["newest time", "highest mark"])
-def test_a_time_below_an_earlier_one_does_not_move_the_watermark(rule: Generator) -> None:
+def test_a_time_below_an_earlier_one_does_not_move_the_watermark(rule: BoundedDisorder | Punctuated) -> None:
     state = rule.observe(None, 10, 10, now=0)
     assert rule.watermark(rule.observe(state, 9, 9, now=0), now=0) == 10
     older = np.array([9, 8])

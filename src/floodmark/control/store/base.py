@@ -37,6 +37,10 @@ class Store(Protocol):
         """The directory or URL that opens it again, password included."""
 
     @property
+    def address(self) -> str:
+        """The location without secrets: the same for every password, and fit for plans and records."""
+
+    @property
     def shown(self) -> str:
         """The location for logs and messages, without a password."""
 

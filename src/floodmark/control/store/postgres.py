@@ -60,16 +60,19 @@ class PostgresUrl:
     location: str = field(repr=False)
     parameters: dict[str, Any] = field(repr=False)
     shown: str
+    address: str = field(repr=False)
+    """The URL without secrets; it opens the same database where the server's client library finds the password."""
 
 
 class PostgresStore:
     """A database of a PostgreSQL server."""
 
-    __slots__ = ("_parameters", "_psycopg", "_url", "reader", "writer")
+    __slots__ = ("_found_password", "_parameters", "_psycopg", "_url", "reader", "writer")
 
     def __init__(self, url: PostgresUrl) -> None:
         """Connect on first use."""
         self._url = url
+        self._found_password = ""
         self._psycopg = load_psycopg()
         defaults = f"-c lock_timeout={LOCK_SECONDS}s -c idle_in_transaction_session_timeout={IDLE_SECONDS}s"
         # The last option of a name wins, so options of the URL override the defaults.
@@ -91,8 +94,16 @@ class PostgresStore:
 
     @property
     def location(self) -> str:
-        """The URL, as `Home.open` takes it."""
-        return self._url.location
+        """The URL, as `Home.open` takes it, with the password that was found in the environment or a password file."""
+        if not self._found_password or "password" in self._url.parameters:
+            return self._url.location
+        joint = "&" if "?" in self._url.location else "?"
+        return f"{self._url.location}{joint}password={quote(self._found_password, safe='')}"
+
+    @property
+    def address(self) -> str:
+        """The URL without secrets."""
+        return self._url.address
 
     @property
     def shown(self) -> str:
@@ -133,7 +144,9 @@ class PostgresStore:
         return PostgresCounterReader(self._connect(autocommit=True))
 
     def _connect(self, **options: Any) -> Any:
-        return self._psycopg.connect(**self._parameters, **options)
+        connection = self._psycopg.connect(**self._parameters, **options)
+        self._found_password = connection.pgconn.password.decode()
+        return connection
 
     def _translate(self, reason: object) -> FloodmarkError | None:
         code: str | None = getattr(reason, "sqlstate", None)
@@ -207,7 +220,7 @@ def parse_postgres_url(url: str) -> PostgresUrl:
     # An unescaped '@' or '/' in a password moves the rest of it into the host or database name.
     if "@" in f"{parameters.get('host')}{parameters.get('dbname')}" or (ports and not ports.isdecimal()):
         raise _url_unreadable()
-    return PostgresUrl(location, dict(parameters), _redacted_url(parameters))
+    return PostgresUrl(location, dict(parameters), _redacted_url(parameters), _without_secrets(location))
 
 
 def load_psycopg() -> Any:
@@ -223,6 +236,25 @@ def load_psycopg() -> Any:
             package="psycopg",
         ) from error
     return psycopg
+
+
+_SECRET_PARAMETERS: Final = ("password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key")
+
+
+def _without_secrets(location: str) -> str:
+    """Return a URL without its password and other secrets.
+
+    >>> _without_secrets("postgresql://ann:secret@one,two:5433/marks?sslmode=require&password=secret")
+    'postgresql://ann@one,two:5433/marks?sslmode=require'
+    >>> _without_secrets("postgresql://:secret@/marks?password=secret")
+    'postgresql:///marks'
+    """
+    base, _, query = location.partition("?")
+    authority, slash, database = base.removeprefix("postgresql://").partition("/")
+    login, at, hosts = authority.rpartition("@")
+    user = login.partition(":")[0]
+    kept = [option for option in query.split("&") if option and option.partition("=")[0] not in _SECRET_PARAMETERS]
+    return f"postgresql://{user}{at if user else ''}{hosts}{slash}{database}{'?' if kept else ''}{'&'.join(kept)}"
 
 
 def _redacted_url(parameters: dict[str, Any]) -> str:

@@ -124,6 +124,11 @@ class SqliteStore:
         return os.fspath(self.file.parent)
 
     @property
+    def address(self) -> str:
+        """The directory: it has no secrets."""
+        return self.location
+
+    @property
     def shown(self) -> str:
         """The file."""
         return os.fspath(self.file)

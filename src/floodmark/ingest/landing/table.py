@@ -82,7 +82,7 @@ class TableClaim:
     """A run's right to land in a table. For one thread at a time."""
 
     def __init__(self, table: DeltaCommits, run: Run, home: str) -> None:
-        """Claim an open table for a run; `home` is the location of the home. Nothing is written.
+        """Claim an open table for a run; `home` is the address of the home. Nothing is written.
 
         Call `fence_earlier_runs` next, unless this run has created the table.
         """
@@ -238,7 +238,7 @@ class TableLanding:
         table = DeltaCommits.find(self._path, self._app)
         if table is None:
             return
-        self._claim = TableClaim(table, run, self._home.location)
+        self._claim = TableClaim(table, run, self._home.address)
         self._check_table(self._claim)
         run.renew()
         # List the staging attempts before fencing: a run that begins later stages its own, which must not be removed.
@@ -356,7 +356,7 @@ class TableLanding:
                 return None
             schema = Schema.from_arrow(staged.schema).to_json()
             table = DeltaCommits.open(self._path, self._app, schema, partition_by=self._target.partition_by)
-            claim = TableClaim(table, run, self._home.location)
+            claim = TableClaim(table, run, self._home.address)
             self._check_table(claim)
             self._claim = claim
         return self._claim

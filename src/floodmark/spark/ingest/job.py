@@ -41,6 +41,7 @@ from floodmark.ingest.landing.parquet import KeptRows
 from floodmark.ingest.landing.stream import StreamLanding
 from floodmark.ingest.landing.table import TableLanding
 from floodmark.ingest.landing.tasks import Destination, LiveFile, MergeRequest, MergeResult, Scope, StagedRows
+from floodmark.spark.executors import Needs, require_executors
 from floodmark.spark.ingest.files import read_files, reading_error
 from floodmark.spark.ingest.tasks import CellJobs, merge_rows, read_frame, read_splits, write_frame
 from floodmark.spark.sessions import session
@@ -86,6 +87,7 @@ def ingest_job(
     complete = with_units(parsed)
     run_owner = owner or f"{socket.gethostname()}:{os.getpid()}"
     spark = spark if spark is not None else SparkSession.getActiveSession() or session("floodmark-ingest")
+    require_executors(spark, Needs())
     if isinstance(home, StreamHome):
         return _run_in_home(home, complete, spark, run_owner, workers, on_row)
     with connect(home) as opened:

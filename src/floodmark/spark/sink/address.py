@@ -10,6 +10,7 @@ from pyspark.sql.types import StructType
 from floodmark._util.text import did_you_mean
 from floodmark.errors import InvalidOption
 from floodmark.sinks.startup import OnMissingBindings
+from floodmark.spark.executors import Needs
 from floodmark.spark.sink.batch_sink import SinkSpec
 from floodmark.spark.sink.rows import RowFormat
 
@@ -57,6 +58,14 @@ def sink_spec(to: str, sink: str, form: RowFormat, options: SinkOptions, schema:
         option="to",
         value=to,
     )
+
+
+def needs_of_tasks(to: str, options: SinkOptions) -> Needs:
+    """Return what the tasks that write to an address need; where the driver writes, they need nothing."""
+    if not to.startswith("kafka://") or not (options.parallel or options.staged):
+        return Needs()
+    settings, _ = _parse_topic_address(to, options)
+    return Needs(servers=settings.servers, client=tuple(sorted(settings.options.items())))
 
 
 def _stream_spec(stream: str, sink: str, form: RowFormat, options: SinkOptions, schema: StructType) -> SinkSpec:

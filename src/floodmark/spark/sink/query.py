@@ -23,8 +23,9 @@ from floodmark.control import Home
 from floodmark.errors import InvalidOption, SinkInputUnbound
 from floodmark.sinks.startup import OnMissingBindings
 from floodmark.spark.columns import EVENT_TIME_METADATA, TIME_KEY_METADATA, column_of, quote_name, require_streaming
+from floodmark.spark.executors import require_executors
 from floodmark.spark.sessions import require_supported
-from floodmark.spark.sink.address import SinkOptions, sink_spec
+from floodmark.spark.sink.address import SinkOptions, needs_of_tasks, sink_spec
 from floodmark.spark.sink.batch_sink import BatchSink, OffsetLog, SinkQuery, batch_end
 from floodmark.spark.sink.rows import RowFormat, WriteMode
 from floodmark.spark.sink.stability import require_stable_routing
@@ -171,6 +172,7 @@ def write_stream(
         with_ts=with_ts,
     )
     spec = sink_spec(to, name, form, settings, df.schema)
+    require_executors(spark, needs_of_tasks(to, settings))
     home_of_sink = open_home(location).home
     writer = spec.open(home_of_sink)
     try:

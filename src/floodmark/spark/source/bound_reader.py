@@ -21,6 +21,7 @@ from floodmark.bindings.coordination import AlignedReaders, QueryReaders, QueryS
 from floodmark.bindings.offsets import BatchLimits, BoundRange, bound_ranges, clip_to_stop, next_offset, offset_at_cut
 from floodmark.control import Home
 from floodmark.errors import HomeBusy, HomeUnusable, KafkaAway, UnknownHold
+from floodmark.spark.worker_checks import check_version_of_worker, floodmark_version
 from floodmark.streams import StreamHome
 from floodmark.streams.backend import LocalBackend
 
@@ -66,6 +67,10 @@ class ReaderSettings(Protocol):
     @property
     def mark_rows(self) -> bool:
         """Whether each batch has a mark row: a row without data that has the watermark."""
+
+    @property
+    def check_workers(self) -> bool:
+        """Whether worker processes compare their version of the package with the driver's."""
 
     @property
     def reader(self) -> str | None:
@@ -236,9 +241,12 @@ class BoundReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[B
         """Return the tasks that read these ranges."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"settings": self._settings, "location": self._location}
+        version = floodmark_version() if self._settings.check_workers else None
+        return {"version": version, "settings": self._settings, "location": self._location}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        if state["version"] is not None:
+            check_version_of_worker(state["version"])
         self.__init__(state["settings"], state["location"])  # type: ignore[misc]
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark calls it by this name

@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import replace
 from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 from uuid import uuid4
 
 import pyarrow as pa
@@ -13,14 +15,18 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField
 
-from floodmark._util.options import require_one_of
+from floodmark._util.options import rename_options, require_names, require_one_of
 from floodmark._util.times import Duration, duration_micros
 from floodmark.bindings import Bindings
 from floodmark.control import Home
-from floodmark.errors import UnsupportedFrame
+from floodmark.errors import KafkaAway, UnsupportedFrame
 from floodmark.spark.columns import EVENT_TIME_METADATA, TIME_KEY_METADATA, as_event_time, column_of, quote_name
-from floodmark.spark.sessions import require_supported
+from floodmark.spark.executors import Needs, checks_executors, require_executors
+from floodmark.spark.private_options import private_home, register_source
+from floodmark.spark.sessions import require_supported, spark_is_classic
 from floodmark.spark.source.bound_reader import IS_MARK
+from floodmark.spark.source.stream_reader import FloodmarkSource
+from floodmark.spark.source.stream_settings import ReadRange, StreamReadSettings, stream_arrow_schema
 from floodmark.spark.watermark.marks import Operators, require_known_operators, spark_watermark
 from floodmark.streams import Position, Stream, StreamHome
 from floodmark.streams.backend import LocalBackend
@@ -29,6 +35,33 @@ from floodmark.streams.layout.positions import save_position
 if TYPE_CHECKING:
     from floodmark.bindings.topics.times import MarksChoice
     from floodmark.spark.source.topic_settings import OnBadValue, ValueFormat
+
+_STREAM_PARAMETERS: Final = {
+    "startingTime": "start",
+    "startingCut": "start",
+    "endingTime": "end",
+    "endingCut": "end",
+    "maxRowsPerTrigger": "max_rows",
+    "maxBytesPerTrigger": "max_bytes",
+    "maxEventTimePerTrigger": "max_event_time",
+    "maxAhead": "max_ahead",
+}
+"""The options of the format, and the parameters of `read_stream` that set them."""
+
+_TOPIC_PARAMETERS: Final = {
+    **_STREAM_PARAMETERS,
+    "subscribe": "topics",
+    "kafka.bootstrap.servers": "servers",
+    "valueFormat": "value_format",
+    "avroSchema": "avro_schema",
+    "avroFramed": "avro_framed",
+    "onBadValue": "on_bad_value",
+    "deadLetterTopic": "dead_letter_topic",
+    "timestampColumn": "timestamp_column",
+    "timestampUnit": "timestamp_unit",
+    "includeHeaders": "include_headers",
+    "startingOffsets": "start",
+}
 
 LateRows = Literal["keep", "strict", "only"]
 """What happens to rows behind the watermark of their position."""
@@ -105,30 +138,36 @@ def read_stream(
     require_known_operators(operators)
     require_supported(spark)
     opened_home = Home.open_existing(home)
-    with StreamHome(LocalBackend(opened_home), controller=False) as streams:
+    with StreamHome(LocalBackend(opened_home), controller=False) as streams, rename_options(_STREAM_PARAMETERS):
         opened = streams.stream(stream)
         time_key = opened.settings.key(key)
         column = _stream_event_time_column(opened, time_key)
-        location = opened_home.location
-    options = {
-        "stream": stream,
-        "home": location,
-        "key": time_key,
-        **({} if columns is None else {"columns": json.dumps(_columns_to_read(columns, column, late))}),
-        "marks": "true",
-        "reader": reader_id(source or stream),
-        "settle": str(settle).lower(),
-        **_range_options("starting", start),
-        **_range_options("ending", end),
-        **({} if align is None else {"align": align}),
-        "maxAhead": f"{duration_micros(max_ahead, 'max_ahead')} microseconds",
-        **({} if source is None else {"source": source}),
-        **({} if max_rows is None else {"maxRowsPerTrigger": str(max_rows)}),
-        **({} if max_bytes is None else {"maxBytesPerTrigger": str(max_bytes)}),
-    }
-    if max_event_time is not None:
-        options["maxEventTimePerTrigger"] = f"{duration_micros(max_event_time, 'max_event_time', least=1)} microseconds"
-    read = spark.readStream.format("floodmark").options(**options).load()
+        private = private_home(opened_home)
+        values: dict[str, str | None] = {
+            "stream": stream,
+            "home": opened_home.address,
+            "key": time_key,
+            "columns": None if columns is None else json.dumps(_columns_to_read(columns, column, late)),
+            "marks": "true",
+            "checkWorkers": None if checks_executors(spark) else "false",
+            "reader": reader_id(source or stream),
+            "settle": str(settle).lower(),
+            **_range_options("starting", start),
+            **_range_options("ending", end),
+            "align": align,
+            "maxAhead": _duration_option(max_ahead, "max_ahead"),
+            "source": source,
+            "maxRowsPerTrigger": None if max_rows is None else str(max_rows),
+            "maxBytesPerTrigger": None if max_bytes is None else str(max_bytes),
+            "maxEventTimePerTrigger": _duration_option(max_event_time, "max_event_time", least=1),
+        }
+        options = {name: value for name, value in values.items() if value is not None}
+        # Checked here too: an error of the worker that reads would come as a traceback inside Spark's.
+        settings = StreamReadSettings.of(options)
+        stream_arrow_schema(opened.settings, settings)
+        ReadRange.of(settings, opened)
+    require_executors(spark, Needs(home=opened_home.location))
+    read = spark.readStream.format(_source_format(spark, private)).options(**options).load()
     rows = _select_by_lateness(_follow_mark_rows(read, column, time_key, operators), column, time_key, late)
     return rows if columns is None or late == "keep" or "_w" in columns else rows.drop("_w")
 
@@ -247,7 +286,7 @@ def _stream_event_time_column(stream: Stream, key: str) -> str:
 
 def _columns_to_read(columns: Sequence[str], event_time: str, late: LateRows) -> list[str]:
     """Return the columns to read: the named ones, the event time, and `_w` if late rows are selected by it."""
-    return list(dict.fromkeys([*columns, event_time, *(() if late == "keep" else ("_w",))]))
+    return list(dict.fromkeys([*require_names("columns", columns), event_time, *(() if late == "keep" else ("_w",))]))
 
 
 def _range_options(which: str, bound: TimeOrCut | None) -> dict[str, str]:
@@ -291,6 +330,7 @@ def read_topics(
     max_ahead: Duration | None = None,
     settle: bool = False,
     operators: Operators = "any",
+    connect_timeout: Duration | None = "5 seconds",
 ) -> DataFrame:
     """Return Kafka topics as a streaming DataFrame, with a watermark that is the minimum over their partitions.
 
@@ -353,6 +393,7 @@ def read_topics(
         max_ahead: As in `read_stream`.
         settle: As in `read_stream`.
         operators: As in `follow_marks`.
+        connect_timeout: How long a broker may take to answer when the topics are looked up; None does not look them up.
 
     Returns:
         A streaming DataFrame with a watermark on the event-time column.
@@ -361,20 +402,31 @@ def read_topics(
         InvalidOption: An option has an invalid value, or lacks another one.
         UnknownColumn: There is no column `timestamp_column`, or one of `columns`.
         SchemaInvalid: The schema cannot be parsed, or collides with columns that the source adds.
+        UnknownTopic: There is no such topic.
+        KafkaAway: No broker answers within `connect_timeout`.
     """
     # Imported here: only topics need Kafka's client.
-    from floodmark.spark.source.topic_settings import TopicSettings, topic_event_time_column
+    from floodmark.kafka import KafkaSettings
+    from floodmark.kafka.settings import OPTION_PREFIX
+    from floodmark.spark.source.topic_settings import (
+        TopicSettings,
+        check_topics,
+        topic_arrow_schema,
+        topic_event_time_column,
+        value_decoder,
+    )
 
     require_one_of("late", late, get_args(LateRows))
     require_known_operators(operators)
     require_supported(spark)
-    names = [topics] if isinstance(topics, str) else list(topics)
+    names = [topics] if isinstance(topics, str) else require_names("topics", topics)
+    client = {name.lower(): value for name, value in (options or {}).items() if name.lower().startswith(OPTION_PREFIX)}
     with Home.open(home) as opened_home:
-        location = opened_home.location
+        private = private_home(opened_home) | KafkaSettings.of(servers, client).private_options()
     values: dict[str, Any] = {
         "subscribe": ",".join(names),
         "kafka.bootstrap.servers": servers,
-        "home": location,
+        "home": opened_home.address,
         "source": source,
         "valueFormat": value_format,
         "schema": schema,
@@ -397,17 +449,37 @@ def read_topics(
         "maxAhead": _duration_option(max_ahead, "max_ahead"),
         "settle": str(settle).lower(),
         "markRows": "true",
+        "checkWorkers": None if checks_executors(spark) else "false",
         "reader": reader_id(source or json.dumps([servers, *names])),
-        **(options or {}),
+        **{name: value for name, value in (options or {}).items() if name.lower() not in client},
     }
     reader_options = {name: value for name, value in values.items() if value is not None}
-    settings = TopicSettings.of(reader_options)
-    column, time_key = topic_event_time_column(settings), settings.time_key
-    if columns is not None:
-        reader_options["columns"] = json.dumps(_columns_to_read(columns, column, late))
-    read = spark.readStream.format("floodmark").options(**reader_options).load()
+    with rename_options(_TOPIC_PARAMETERS):
+        settings = TopicSettings.of({**reader_options, **private})
+        column, time_key = topic_event_time_column(settings), settings.time_key
+        if columns is not None:
+            reader_options["columns"] = json.dumps(_columns_to_read(columns, column, late))
+            settings = replace(settings, columns=tuple(json.loads(reader_options["columns"])))
+        # Checked here too: an error of the worker that reads would come as a traceback inside Spark's.
+        topic_arrow_schema(settings)
+        value_decoder(settings)
+        if connect_timeout is not None:
+            seconds = duration_micros(connect_timeout, "connect_timeout", least=1) / 1e6
+            # A client of Spark Connect may be outside of Kafka's network: there the probe looks for the brokers.
+            with nullcontext() if spark_is_classic(spark) or not checks_executors(spark) else suppress(KafkaAway):
+                check_topics(settings, seconds)
+    # Only tasks that find event times in the values report them to the home.
+    reports_to = opened_home.location if timestamp_column is not None else None
+    require_executors(spark, Needs(reports_to, settings.kafka.servers, tuple(sorted(settings.kafka.options.items()))))
+    read = spark.readStream.format(_source_format(spark, private)).options(**reader_options).load()
     rows = _select_by_lateness(_follow_mark_rows(read, column, time_key, operators), column, time_key, late)
     return rows if columns is None or late == "keep" or "_w" in columns else rows.drop("_w")
+
+
+def _source_format(spark: SparkSession, private: Mapping[str, str]) -> str:
+    """Return the format that reads streams and topics with these private options."""
+    # Spark finds the format without private options by itself.
+    return register_source(spark, FloodmarkSource, private) if private else FloodmarkSource.format_name
 
 
 def reader_id(source: str) -> str:

@@ -5,13 +5,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from floodmark._util.times import time_in_unit
 from floodmark.bindings import BoundStream, SourceOffset
 from floodmark.bindings.offsets import BatchLimits, BoundRange, bound_ranges, next_offset, offset_at_cut
-from floodmark.errors import HomeMissing, HomeOutOfReach, SchemaInvalid
+from floodmark.errors import SchemaInvalid
+from floodmark.spark.private_options import SourceWithSecrets
 from floodmark.spark.source.bound_reader import (
     IS_MARK,
     BoundReader,
@@ -29,6 +30,7 @@ from floodmark.spark.source.stream_settings import (
     stream_arrow_schema,
     stream_spark_schema,
 )
+from floodmark.spark.worker_checks import home_in_task
 from floodmark.streams import Chunk, StreamSettings
 from floodmark.streams.events import time_mask
 
@@ -36,16 +38,13 @@ if TYPE_CHECKING:
     from floodmark.spark.source.topic_reader import TopicSource
 
 
-class FloodmarkSource(DataSource):
+class FloodmarkSource(SourceWithSecrets):
     """The data source behind `spark.readStream.format("floodmark").option("stream", "shop/orders")` and `spark.read`.
 
     With the option `subscribe` it reads Kafka topics.
     """
 
-    @classmethod
-    def name(cls) -> str:
-        """Return the name of the format."""
-        return "floodmark"
+    format_name = "floodmark"
 
     def schema(self) -> StructType:
         """Return the columns of the stream, and `_segment`, `_offset`, `_ts` and `_w`."""
@@ -168,15 +167,8 @@ class StreamReader(BoundReader[BoundStream, StreamReadSettings]):
 
 def read_stream_task(location: str, settings: StreamReadSettings, task: ReadTask) -> Iterator[Any]:
     """Return the rows of a task, as Arrow batches."""
-    try:
+    with home_in_task("Every task reads the home."):
         stream = open_home(location).stream(settings.stream)
-    except HomeMissing as error:
-        raise HomeOutOfReach(
-            f"A task cannot reach the home {location}.",
-            rule="Every executor reads the home; a directory is visible only on its own machine.",
-            remedy="Keep the home in PostgreSQL and the events in Kafka, or run Spark on one machine.",
-            path=location,
-        ) from error
     schema = stream_arrow_schema(stream.settings, settings)
     if task.mark is not None:
         yield _mark_row(stream.settings, settings, schema, task.mark)

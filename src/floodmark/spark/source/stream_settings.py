@@ -1,7 +1,7 @@
 """The options of a query that reads a stream: their parsing, the range of the stream to read, and the columns."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
@@ -39,6 +39,7 @@ OPTIONS: Final = {
     "rowsPerTask": "the most rows of a task",
     "marks": "whether each batch has a row with the watermark and no data; set by read_stream",
     "asOf": "read the rows bound up to this timestamp; in a batch query only",
+    "checkWorkers": "whether worker processes compare their version of the package with the driver's",
     "reader": "the id of the DataFrame; set by read_stream, needed by write_stream",
 }
 """The options and their meaning. Spark passes option names in lower case."""
@@ -52,7 +53,7 @@ class StreamReadSettings:
     """The parsed options of a query that reads a stream."""
 
     stream: str
-    home: str | None = None
+    home: str | None = field(default=None, repr=False)
     source: str | None = None
     columns: tuple[str, ...] | None = None
     key: str | None = None
@@ -69,6 +70,7 @@ class StreamReadSettings:
     rows_per_task: int = ROWS_PER_TASK
     marks: bool = False
     as_of: str | None = None
+    check_workers: bool = True
     reader: str | None = None
 
     @property
@@ -128,6 +130,7 @@ class StreamReadSettings:
             rows_per_task=parse_count(texts, "rowsPerTask") or ROWS_PER_TASK,
             marks=parse_flag(texts, "marks"),
             as_of=texts.get("asOf"),
+            check_workers=parse_flag(texts, "checkWorkers", default="true"),
             reader=texts.get("reader"),
         )
 
@@ -206,14 +209,14 @@ def parse_count(texts: Mapping[str, str], option: str) -> int | None:
     )
 
 
-def parse_flag(texts: Mapping[str, str], option: str) -> bool:
-    """Return the truth value of an option; False if it is not set."""
-    text = texts.get(option, "false").lower()
+def parse_flag(texts: Mapping[str, str], option: str, *, default: str = "false") -> bool:
+    """Return the truth value of an option, which is `default` if it is not set."""
+    text = texts.get(option, default).lower()
     if text not in ("true", "false"):
         raise InvalidOption(
             f"{option} is {text!r}.",
             rule="It must be true or false.",
-            remedy="Set it to true, or leave it out for false.",
+            remedy=f"Set it to true or false, or leave it out for {default}.",
             option=option,
             value=text,
         )

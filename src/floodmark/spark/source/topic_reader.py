@@ -17,7 +17,7 @@ from floodmark.bindings.offsets import BatchLimits, BoundRange, bound_ranges, ne
 from floodmark.bindings.topics.partitions import split_partition
 from floodmark.bindings.topics.times import ReportedTime, ReportedTimes
 from floodmark.control import Home
-from floodmark.errors import HomeMissing, HomeOutOfReach, InvalidOption, SchemaInvalid, ValueUndecodable
+from floodmark.errors import InvalidOption, SchemaInvalid, ValueUndecodable
 from floodmark.kafka import Fetcher, KafkaCluster, Records
 from floodmark.kafka.consumer import collector_paused
 from floodmark.kafka.producer import DeadLetters
@@ -35,6 +35,7 @@ from floodmark.spark.source.topic_settings import (
     value_decoder,
 )
 from floodmark.spark.source.topic_settings import topic_event_time_column as event_time_column_of
+from floodmark.spark.worker_checks import home_in_task
 
 
 class TopicReadTask(ReadTask):
@@ -216,15 +217,9 @@ def read_topic_task(location: str, settings: TopicSettings, task: TopicReadTask)
 
 
 def _home_of_task(location: str) -> Home:
-    try:
+    rule = "If the event time is in the values, every task reports it to the home."
+    with home_in_task(rule, "Keep the home in PostgreSQL, run Spark on one machine, or go by Kafka's timestamp."):
         return open_home(location).home
-    except HomeMissing as error:
-        raise HomeOutOfReach(
-            f"A task cannot reach the home {location}.",
-            rule="If the event time is in the values, every executor reports it to the home.",
-            remedy="Keep the home in PostgreSQL, run Spark on one machine, or go by Kafka's timestamp.",
-            path=location,
-        ) from error
 
 
 class RecordBatchBuilder:

@@ -13,9 +13,10 @@ from floodmark._util.options import refuse_unknown_options, require_one_of
 from floodmark._util.text import did_you_mean
 from floodmark._util.times import duration_micros
 from floodmark.bindings import TimeRule
-from floodmark.bindings.topics.times import MarksChoice
+from floodmark.bindings.topics.partitions import parse_offsets
+from floodmark.bindings.topics.times import MarksChoice, TopicMarks
 from floodmark.errors import InvalidOption, SchemaInvalid, UnknownColumn
-from floodmark.kafka import KafkaSettings
+from floodmark.kafka import KafkaCluster, KafkaSettings
 from floodmark.kafka.codecs.avro import AvroDecoder, schema_of_avro
 from floodmark.kafka.codecs.json_decoder import JsonDecoder
 from floodmark.spark.source.bound_reader import IS_MARK, ROWS_PER_TASK
@@ -56,6 +57,7 @@ OPTIONS: Final = {
     "rowsPerTask": "the most rows of a task",
     "patience": "how long to retry if no broker answers",
     "markRows": "whether each batch has a row with the watermark and no data; set by read_topics",
+    "checkWorkers": "whether worker processes compare their version of the package with the driver's",
     "reader": "the id of the DataFrame; set by read_topics, needed by write_stream",
 }
 """The options and their meaning. Spark passes option names in lower case."""
@@ -102,6 +104,7 @@ class TopicSettings:
     rows_per_task: int = ROWS_PER_TASK
     patience: int = 30_000_000
     mark_rows: bool = False
+    check_workers: bool = True
     reader: str | None = None
 
     @property
@@ -179,6 +182,7 @@ class TopicSettings:
             rows_per_task=parse_count(texts, "rowsPerTask") or ROWS_PER_TASK,
             patience=duration_micros(texts.get("patience", "30 seconds"), "patience"),
             mark_rows=parse_flag(texts, "markRows"),
+            check_workers=parse_flag(texts, "checkWorkers", default="true"),
             reader=texts.get("reader"),
         )
 
@@ -336,6 +340,18 @@ def topic_event_time_column(settings: TopicSettings) -> str:
     if settings.timestamp_column is None:
         return "timestamp" if settings.value_format is None else KAFKA_COLUMN_PREFIX + "timestamp"
     return settings.timestamp_column if settings.timestamp_unit is None else EVENT_TIME_COLUMN
+
+
+def check_topics(settings: TopicSettings, seconds: float) -> None:
+    """Raise an error if no broker answers within some seconds, a topic is missing, or an offset is not one of it.
+
+    It changes nothing in Kafka or in the home.
+    """
+    cluster = KafkaCluster(settings.kafka, patience=0, timeout=seconds)
+    partitions = {name: cluster.topic(name).partitions for name in settings.topics}
+    TopicMarks.find(cluster, settings.topics, settings.marks, settings.marks_key)
+    if settings.starting_offsets.strip().lower() not in ("earliest", "latest"):
+        parse_offsets(settings.starting_offsets, "startingOffsets", settings.topics, partitions)
 
 
 def value_decoder(settings: TopicSettings) -> Any:

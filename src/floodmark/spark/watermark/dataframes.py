@@ -30,11 +30,13 @@ from floodmark.spark.columns import (
     require_streaming,
     require_timestamp_field,
 )
+from floodmark.spark.executors import Needs, require_executors
+from floodmark.spark.private_options import private_home, register_source
 from floodmark.spark.sessions import require_supported
 from floodmark.spark.watermark.chain import Late, WatermarkSettings
 from floodmark.spark.watermark.late import WATERMARK_COLUMN, fail_if_late, is_late, query_directory, store_late_rows
 from floodmark.spark.watermark.listener import observation_name, query_home, session_listener
-from floodmark.spark.watermark.mark_source import MARKS_FORMAT, MarkSource
+from floodmark.spark.watermark.mark_source import MarkSource
 from floodmark.spark.watermark.marks import Operators, require_known_operators, spark_watermark
 from floodmark.spark.watermark.statistics import display_name, observe_statistics, origin_id, origin_text
 
@@ -180,11 +182,12 @@ def with_watermark(
         )
     mark = spark_watermark(F.timestamp_micros("w"), operators)
     frame, spark = uuid4().hex, df.sparkSession
-    spark.dataSource.register(MarkSource)
+    require_executors(spark, Needs(home=None if late == "drop" else opened_home.location))
     session_listener(spark).watch(frame, settings, opened_home)
 
-    options = {"home": opened_home.location, "settings": settings.to_json(), "frame": frame}
-    marks_read = spark.readStream.format(MARKS_FORMAT).options(**options)
+    marks_format = register_source(spark, MarkSource, private_home(opened_home))
+    options = {"home": opened_home.address, "settings": settings.to_json(), "frame": frame}
+    marks_read = spark.readStream.format(marks_format).options(**options)
     # Spark's `eventTime` statistics are those of `w` at this node: min, avg and max of the marks in the batch, none if
     # it has no mark, and as `watermark` 0, the year 1970, until a mark has passed. No row without a mark may reach the
     # node: Spark would take a null `w` for 1970 in min and avg.
@@ -194,7 +197,7 @@ def with_watermark(
     if late == "drop":
         rows = observe_statistics(df, settings, observation_name(frame))
     else:
-        watermark = spark.read.format(MARKS_FORMAT).options(**options).load().scalar()
+        watermark = spark.read.format(marks_format).options(**options).load().scalar()
         rows = _handle_late_rows(df, settings, observation_name(frame), watermark)
     no_rows = marks.select(*(F.lit(None).cast(field.dataType).alias(field.name) for field in rows.schema.fields))
     united = rows.unionByName(no_rows).where(_keep_columns_above_union(set(rows.columns) - set(df.columns)))

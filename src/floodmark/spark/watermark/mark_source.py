@@ -9,26 +9,24 @@ from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition, SimpleDataSourceStreamReader
+from pyspark.sql.datasource import DataSourceReader, InputPartition, SimpleDataSourceStreamReader
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from floodmark.control import BatchWatermarks, Home, QueryBatch, WatermarkSteps
+from floodmark.spark.private_options import SourceWithSecrets
 from floodmark.spark.watermark.chain import MarkOffset, WatermarkChain, WatermarkSettings
 from floodmark.spark.watermark.late import current_batch
+from floodmark.spark.worker_checks import home_in_task
 
-MARKS_FORMAT = "floodmark_marks"
 # Spark's default for spark.sql.streaming.minBatchesToRetain.
 _BATCHES_KEPT = 100
 
 
-class MarkSource(DataSource):
+class MarkSource(SourceWithSecrets):
     """Registered with a session by `with_watermark`; its options name the home, the settings and the frame."""
 
-    @classmethod
-    def name(cls) -> str:
-        """Return the name of the format."""
-        return MARKS_FORMAT
+    format_name = "floodmark_marks"
 
     def schema(self) -> str:
         """Return the schema: the watermark in microseconds."""
@@ -113,7 +111,8 @@ class BatchWatermarkReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[tuple[int | None]]:
         """Return the watermark of the batch that the task belongs to."""
         query, run, batch_id = current_batch()
-        with Home.open_existing(self._home) as home:
+        rule = "All values of `late` but 'drop' read the watermark of the batch from the home, in tasks."
+        with home_in_task(rule), Home.open_existing(self._home) as home:
             yield (BatchWatermarks(home).of(QueryBatch(query, run, batch_id, self._frame, self._column)),)
 
 
