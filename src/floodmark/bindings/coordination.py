@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import uuid4
 
-from sqlalchemy import delete, insert, select, update
+from sqlalchemy import delete, func, insert, select, update
 
 from floodmark._util.codec import from_json, to_json
 from floodmark.bindings.history import check_text
@@ -41,6 +41,8 @@ class QueryStops:
     """The stops that are not passed yet."""
     extra_empty_batch: bool
     """Whether to run one extra empty batch, so that windows closed by the last batch are emitted."""
+    readers: int = 1
+    """How many readers the query has."""
 
 
 class QueryReaders:
@@ -134,7 +136,7 @@ class QueryReaders:
     def stops(self, incarnation: str) -> QueryStops | None:
         """Return the remaining stops for the reader with this incarnation; None if no query has such a reader."""
         reader = (
-            select(QUERY_READERS.c.source, QUERIES.c.stops, QUERIES.c.passed, QUERIES.c.settles)
+            select(QUERY_READERS.c.source, QUERIES.c.stops, QUERIES.c.passed, QUERIES.c.settles, _COUNT_READERS)
             .join(QUERIES, QUERIES.c.run == QUERY_READERS.c.run)
             .where(QUERY_READERS.c.incarnation == incarnation)
         )
@@ -143,7 +145,7 @@ class QueryReaders:
         if row is None:
             return None
         remaining = tuple(BatchStop.load(stop) for stop in from_json(row.stops)[row.passed :])
-        return QueryStops(row.source, remaining, bool(row.settles))
+        return QueryStops(row.source, remaining, bool(row.settles), row.readers)
 
     def record_passed(self, run: str, count: int) -> None:
         """Record that the first `count` stops of a run are passed, so that its readers no longer wait there."""
@@ -156,6 +158,11 @@ class QueryReaders:
             for table in (QUERY_READERS, QUERIES):
                 connection.execute(delete(table).where(table.c.query == query))
 
+
+_OF_SAME_RUN: Final = QUERY_READERS.alias("of_same_run")
+_COUNT_READERS: Final = (
+    select(func.count()).where(_OF_SAME_RUN.c.run == QUERIES.c.run).scalar_subquery().label("readers")
+)
 
 _RUNS_KEPT: Final = 20
 """How many runs of a query are kept, since an earlier process may still be running."""

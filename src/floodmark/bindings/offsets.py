@@ -6,12 +6,19 @@ Pure rules: no clock, no I/O.
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from floodmark.bindings.history import BindingHistory
 from floodmark.errors import SnapshotInvalid
+
+
+class Mark(NamedTuple):
+    """What a reader promises to Spark: after it, rows have no time of this key before `micros`."""
+
+    key: str
+    micros: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +39,10 @@ class SourceOffset:
     watermarks: Mapping[str, int] = field(default_factory=dict)
     """The watermarks of the last timestamp that was read completely."""
     step: int = 0
-    """The number of empty batches taken at this position."""
+    """A number that rises with each empty batch at this position. It is odd once an empty batch has followed the last
+    mark: windows that the mark has closed were emitted in it."""
+    mark: Mark | None = None
+    """The mark said to Spark at the end of the batch; None if none was, or by a version that did not store it."""
 
     def save(self) -> dict[str, Any]:
         """Return the offset as JSON values."""
@@ -42,6 +52,7 @@ class SourceOffset:
             "cut": {str(partition): end for partition, end in sorted(self.cut.items())},
             "watermarks": dict(sorted(self.watermarks.items())),
             "step": self.step,
+            **({} if self.mark is None else {"mark": list(self.mark)}),
         }
 
     @classmethod
@@ -51,13 +62,19 @@ class SourceOffset:
             cut = {int(partition): int(end) for partition, end in saved["cut"].items()}
             watermarks = {str(key): int(time) for key, time in saved["watermarks"].items()}
             ts = None if saved["ts"] is None else int(saved["ts"])
-            return cls(str(saved["incarnation"]), ts, cut, watermarks, int(saved["step"]))
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            mark = None if saved.get("mark") is None else Mark(str(saved["mark"][0]), int(saved["mark"][1]))
+            return cls(str(saved["incarnation"]), ts, cut, watermarks, int(saved["step"]), mark)
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             raise SnapshotInvalid(
                 f"The offset {saved!r:.200} cannot be read.",
-                rule="An offset has the fields incarnation, ts, cut, watermarks and step.",
+                rule="An offset has the fields incarnation, ts, cut, watermarks and step, and perhaps mark.",
                 remedy="Start the query with a new checkpoint.",
             ) from error
+
+    @property
+    def needs_empty_batch(self) -> bool:
+        """Whether no empty batch has followed its mark."""
+        return bool(self.watermarks or self.mark) and self.step % 2 == 0
 
     def is_at_end_of_ts(self, history: BindingHistory) -> bool:
         """Return whether all rows bound up to its timestamp were read."""
@@ -134,6 +151,39 @@ def compare_offsets(one: SourceOffset, other: SourceOffset) -> int | None:
     if by_ts:
         return by_ts if by_rows in (0, by_ts) else None
     return by_rows or _sign(one.step, other.step)
+
+
+def add_empty_batch(offset: SourceOffset) -> SourceOffset:
+    """Return the offset after the empty batch that follows a mark.
+
+    >>> add_empty_batch(SourceOffset("q", 1, {0: 5}, {"at": 50})).step
+    1
+    """
+    return replace(offset, step=offset.step + 1)
+
+
+def repeat_mark(offset: SourceOffset) -> SourceOffset:
+    """Return the offset after an empty batch that only says the mark again.
+
+    Spark restores one watermark for a whole query, and takes an input that has said nothing since the restart for one
+    at 0. So each reader says its mark in the first batch of a run, also if it has nothing new.
+
+    >>> repeated = repeat_mark(SourceOffset("q", 1, {0: 5}, {"at": 50}, step=1))
+    >>> repeated.step, repeated.needs_empty_batch
+    (3, False)
+    """
+    return replace(offset, step=offset.step + 2)
+
+
+def raise_mark(start: SourceOffset, end: SourceOffset, mark: Mark | None) -> SourceOffset:
+    """Return the end of a batch with a mark: this one, or that of the batch before if it is later.
+
+    >>> start = SourceOffset("q", 1, {0: 5}, mark=Mark("at", 50))
+    >>> raise_mark(start, SourceOffset("q", 2, {0: 7}), Mark("at", 40)).mark
+    Mark(key='at', micros=50)
+    """
+    said = [one for one in (start.mark, mark) if one is not None]
+    return replace(end, mark=max(said, key=lambda one: one.micros, default=None))
 
 
 def clip_to_stop(source: str, stops: Sequence[BatchStop], start: SourceOffset, end: SourceOffset) -> SourceOffset:
@@ -218,8 +268,8 @@ def next_offset(history: BindingHistory, start: SourceOffset, limits: BatchLimit
     >>> inside.cut, inside.watermarks
     ({0: 3}, {})
     """
-    if limits.at_marks and start.step == 0 and start.watermarks and start.is_at_end_of_ts(history):
-        return replace(start, step=1)
+    if limits.at_marks and start.needs_empty_batch and start.is_at_end_of_ts(history):
+        return add_empty_batch(start)
     ticks = _timestamps_ahead(history, start, limits)
     if not ticks or not _has_news(history, start, limits, ticks[-1]):
         return start

@@ -18,7 +18,18 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from floodmark._util.times import UNITS_PER_SECOND, micros_in_unit
 from floodmark.bindings import BindingHistory, Bindings, SourceOffset
 from floodmark.bindings.coordination import AlignedReaders, QueryReaders, QueryStops
-from floodmark.bindings.offsets import BatchLimits, BoundRange, bound_ranges, clip_to_stop, next_offset, offset_at_cut
+from floodmark.bindings.offsets import (
+    BatchLimits,
+    BoundRange,
+    Mark,
+    add_empty_batch,
+    bound_ranges,
+    clip_to_stop,
+    next_offset,
+    offset_at_cut,
+    raise_mark,
+    repeat_mark,
+)
 from floodmark.control import Home
 from floodmark.errors import HomeBusy, HomeUnusable, KafkaAway, UnknownHold
 from floodmark.streams import StreamHome
@@ -78,8 +89,15 @@ ROWS_PER_TASK: Final = 4_000_000
 IS_MARK: Final = "_is_mark"
 """The column that distinguishes mark rows from rows of the stream."""
 
-MarkRow = tuple[int, Mapping[str, int]]
-"""A timestamp, and the watermarks at its end."""
+
+@dataclass(frozen=True, slots=True)
+class MarkRow:
+    """The content of a mark row: a timestamp, the watermarks at its end, and the mark for Spark in microseconds."""
+
+    ts: int
+    watermarks: Mapping[str, int]
+    micros: int | None
+
 
 _homes_by_location: dict[str, StreamHome] = {}
 
@@ -186,7 +204,8 @@ class BoundReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[B
     """Decides the batches of a query on the driver as long as it runs; a pickled copy reads rows in every task.
 
     An offset is a `SourceOffset`: where the batch ends, and the watermark there. Spark logs it before the batch runs,
-    so a retried batch is the same.
+    so a retried batch is the same. The first batch of a run has the mark again, also if nothing is new: see
+    `repeat_mark`.
     """
 
     look_seconds: float = 0.05
@@ -204,6 +223,8 @@ class BoundReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[B
         self._reported: object = None
         self._stops: QueryStops | None = None
         self._has_stops: bool | None = None
+        self._has_said_mark = False
+        self._first_start: SourceOffset | None = None
 
     @abstractmethod
     def _open(self) -> B:
@@ -278,6 +299,7 @@ class BoundReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[B
             history = self._current_history(bound)
             self._query_hold(bound).take(history, before, time.monotonic())
             stops = self._query_stops(before)
+            self._note_start(before)
             after = self._next_end(bound, history, before, limit)
             if after == before and self._until is not None and not self._has_bound_final_times:
                 self._has_bound_final_times = True
@@ -287,7 +309,11 @@ class BoundReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[B
                     after = self._next_end(bound, final, before, limit)
             if stops is not None:
                 after = _apply_stops(stops, before, after)
-            return start if after == before else after.save()
+            if after == before and self._must_repeat_mark(before, stops):
+                after = repeat_mark(before)
+                if stops is not None and stops.remaining:
+                    after = clip_to_stop(stops.key, stops.remaining, before, after)
+            return start if after == before else raise_mark(before, after, self._own_mark(bound, after)).save()
 
         return self._retry_while_away(find)
 
@@ -296,7 +322,8 @@ class BoundReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[B
         before, after = SourceOffset.load(start), SourceOffset.load(end)
         bound = self._retry_while_away(self._bound_source)
         ranges = bound_ranges(self._retry_while_away(bound.history), before, after)
-        return self._tasks(bound, ranges, self._mark_row(after))
+        self._has_said_mark = True
+        return self._tasks(bound, ranges, self._mark_row(bound, after))
 
     def commit(self, end: dict[str, Any]) -> None:
         """Release timestamps that Spark will not read again."""
@@ -321,6 +348,18 @@ class BoundReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[B
             self._has_stops = self._stops is not None
         return self._stops
 
+    def _note_start(self, start: SourceOffset) -> None:
+        if self._first_start is None:
+            self._first_start = start
+        elif start != self._first_start:
+            # A batch has begun in which the mark was said; if its plan has left this source out, no batch has it.
+            self._has_said_mark = True
+
+    def _must_repeat_mark(self, start: SourceOffset, stops: QueryStops | None) -> bool:
+        """Return whether the source has a mark that it has not said to Spark in this run."""
+        is_only_input = stops is not None and stops.readers == 1
+        return self._settings.mark_rows and bool(start.watermarks) and not self._has_said_mark and not is_only_input
+
     def _current_history(self, bound: B) -> BindingHistory:
         """Return the bindings. Spark asks a hundred times a second, and a tick costs several store queries."""
         now = time.monotonic()
@@ -335,10 +374,20 @@ class BoundReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[B
             self._hold = QueryHold(bound)
         return self._hold
 
-    def _mark_row(self, after: SourceOffset) -> MarkRow | None:
-        if not self._settings.mark_rows or not after.watermarks or after.ts is None:
+    def _own_mark(self, bound: B, offset: SourceOffset) -> Mark | None:
+        """Return the mark that follows from the watermarks of the source alone."""
+        key, unit = self._time_key(bound)
+        time = offset.watermarks.get(key)
+        return None if time is None or not self._settings.mark_rows else Mark(key, micros_from_unit(time, unit))
+
+    def _mark_row(self, bound: B, after: SourceOffset) -> MarkRow | None:
+        if not self._settings.mark_rows or after.ts is None:
             return None
-        return after.ts, dict(after.watermarks)
+        # Offsets of earlier versions have no mark.
+        mark = after.mark or self._own_mark(bound, after)
+        if mark is None and not after.watermarks:
+            return None
+        return MarkRow(after.ts, dict(after.watermarks), None if mark is None else mark.micros)
 
     def _next_end(self, bound: B, history: BindingHistory, start: SourceOffset, limit: ReadLimit) -> SourceOffset:
         """Return where the next batch ends, or `start` if there is nothing new or a slower query must catch up."""
@@ -401,9 +450,9 @@ def _apply_stops(stops: QueryStops, before: SourceOffset, after: SourceOffset) -
     """Return the end of a batch of an exactly-once query: clipped to its next stop, or one extra empty batch."""
     if stops.remaining:
         return clip_to_stop(stops.key, stops.remaining, before, after)
-    if after == before and stops.extra_empty_batch and before.watermarks and before.step == 0:
+    if after == before and stops.extra_empty_batch and before.needs_empty_batch:
         # An extra empty batch, so that windows closed by the last batch are emitted.
-        return replace(before, step=1)
+        return add_empty_batch(before)
     return after
 
 
