@@ -35,14 +35,14 @@ class StreamFeed:
     ) -> None:
         """Create the stream in a home of its own, or in that of the feed `beside`."""
         self.spark, self.path, self.name, self._beside = spark, path, name, beside
-        self.clock = ManualClock(BASE) if beside is None else beside.clock
+        self.clock: ManualClock = ManualClock(BASE) if beside is None else beside.clock
         self.home: StreamHome = (
             connect(path / "home", controller=False, clock=self.clock.now) if beside is None else beside.home
         )
         self.stream = self.home.create_stream(
             name, "id BIGINT, t TIMESTAMP, item STRING", segments=segments, time_columns="t", rate_floor="0 seconds"
         )
-        self._controller = Controller(self.home) if beside is None else beside._controller
+        self._controller: Controller = Controller(self.home) if beside is None else beside._controller
         self._writer = self.stream.writer("w")
         self._ids = count()
         self.bound = BoundStream(self.home, name)

@@ -350,6 +350,9 @@ def output_watermarks(query: SinkQuery, batch: Batch, spark_watermark: int) -> d
 
 
 def _source_watermark(offset: SourceOffset, key: str) -> int | None:
+    if offset.state is not None and offset.mark is not None and offset.mark.key == key:
+        # An input that was released while it was idle has promised Spark more than its own watermark.
+        return offset.mark.micros
     if key in offset.watermarks or len(offset.watermarks) != 1:
         return offset.watermarks.get(key)
     (only,) = offset.watermarks.values()

@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 from uuid import uuid4
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -17,23 +17,30 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from floodmark._util.times import UNITS_PER_SECOND, micros_in_unit
 from floodmark.bindings import BindingHistory, Bindings, SourceOffset
-from floodmark.bindings.coordination import AlignedReaders, QueryReaders, QueryStops
+from floodmark.bindings.coordination import AlignedReaders, QueryInputs, QueryReaders, QueryStops
 from floodmark.bindings.offsets import (
     BatchLimits,
     BoundRange,
+    InputState,
     Mark,
+    QueryInput,
     add_empty_batch,
     bound_ranges,
+    change_state,
     clip_to_stop,
     next_offset,
     offset_at_cut,
     raise_mark,
+    released_mark,
     repeat_mark,
 )
 from floodmark.control import Home
 from floodmark.errors import HomeBusy, HomeUnusable, KafkaAway, UnknownHold
 from floodmark.streams import StreamHome
 from floodmark.streams.backend import LocalBackend
+
+OnIdle = Literal["hold", "release"]
+"""Whether an input without active writers holds the watermark of a query, or lets the other inputs pass."""
 
 
 class BoundSource(Protocol):
@@ -79,6 +86,14 @@ class ReaderSettings(Protocol):
         """Whether each batch has a mark row: a row without data that has the watermark."""
 
     @property
+    def on_idle(self) -> OnIdle:
+        """What an input that is not active does to the watermark of a query with several inputs."""
+
+    @property
+    def idle_after(self) -> int | None:
+        """After how many microseconds without news the source counts as idle, if all of it is read."""
+
+    @property
     def reader(self) -> str | None:
         """The id of the DataFrame, by which a sink finds the query that reads it."""
 
@@ -94,7 +109,7 @@ IS_MARK: Final = "_is_mark"
 class MarkRow:
     """The content of a mark row: a timestamp, the watermarks at its end, and the mark for Spark in microseconds."""
 
-    ts: int
+    ts: int | None
     watermarks: Mapping[str, int]
     micros: int | None
 
@@ -198,6 +213,8 @@ S = TypeVar("S", bound=ReaderSettings)
 _ALIGNMENT_HEARTBEAT_SECONDS: Final = 10.0
 _RETRY_SECONDS: Final = 30.0
 _NO_LIMIT: Final = 2**62
+_RECORD_TIMEOUT_SECONDS: Final = 2.0
+"""How long the end of an availableNow query waits for the listener to record its last batch."""
 
 
 class BoundReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[B, S]):
@@ -225,6 +242,9 @@ class BoundReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[B
         self._has_stops: bool | None = None
         self._has_said_mark = False
         self._first_start: SourceOffset | None = None
+        self._last_start: SourceOffset | None = None
+        self._quiet_since = 0.0
+        self._next_look_at = 0.0
 
     @abstractmethod
     def _open(self) -> B:
@@ -313,7 +333,9 @@ class BoundReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[B
                 after = repeat_mark(before)
                 if stops is not None and stops.remaining:
                     after = clip_to_stop(stops.key, stops.remaining, before, after)
-            return start if after == before else raise_mark(before, after, self._own_mark(bound, after)).save()
+            if after == before and self._settings.on_idle == "release" and not (stops and stops.remaining):
+                after = self._release(bound, history, before)
+            return start if after == before else self._complete(bound, before, after).save()
 
         return self._retry_while_away(find)
 
@@ -348,7 +370,56 @@ class BoundReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[B
             self._has_stops = self._stops is not None
         return self._stops
 
+    def _complete(self, bound: B, before: SourceOffset, after: SourceOffset) -> SourceOffset:
+        """Return the end of a batch with its mark, and with its state if that counts."""
+        marked = raise_mark(before, after, self._own_mark(bound, after))
+        if self._settings.on_idle == "hold":
+            return replace(marked, state=None)
+        return marked if marked.state is not None else replace(marked, state="active")
+
+    def _release(self, bound: B, history: BindingHistory, start: SourceOffset) -> SourceOffset:
+        """Return the end of a batch in which an input that is not active lets the others pass, or `start`."""
+        state = self._state(bound, history, start)
+        if state == "active":
+            return start
+        if state != start.state:
+            # The others must know the state before the mark rises: if all inputs are idle, the highest mark counts.
+            return change_state(start, state, None)
+        key, _ = self._time_key(bound)
+        mark = start.mark or self._own_mark(bound, start)
+        micros = released_mark(None if mark is None else mark.micros, self._other_inputs(start))
+        return start if micros is None else change_state(start, state, Mark(key, micros))
+
+    def _state(self, bound: B, history: BindingHistory, start: SourceOffset) -> InputState:
+        """Return the state of the input; it is active as long as there are rows to read."""
+        end = self._ending_offsets(bound)
+        if end is not None and all(start.cut.get(partition, 0) >= offset for partition, offset in end.items()):
+            return "finished"
+        if any(start.cut.get(partition, 0) < offset for partition, offset in history.ends.items()):
+            return "active"
+        if history.state != "active":
+            return history.state
+        most = self._settings.idle_after
+        is_overdue = most is not None and time.monotonic() >= self._quiet_since + most / 1e6
+        return "timed out" if start.state == "timed out" or is_overdue else "active"
+
+    def _other_inputs(self, start: SourceOffset) -> list[QueryInput]:
+        """Return the other inputs of the query as of `start`; none before the listener has recorded its last batch."""
+        now = time.monotonic()
+        if self._until is None and now < self._next_look_at:
+            return []
+        self._next_look_at = now + self.look_seconds
+        inputs = QueryInputs(open_home(self._location).home)
+        give_up = now + (0 if self._until is None else _RECORD_TIMEOUT_SECONDS)
+        while (others := inputs.others(start)) is None and time.monotonic() < give_up:
+            time.sleep(0.02)
+        return others or []
+
     def _note_start(self, start: SourceOffset) -> None:
+        last = self._last_start
+        if last is None or (last.ts, last.cut, last.watermarks) != (start.ts, start.cut, start.watermarks):
+            self._quiet_since = time.monotonic()
+        self._last_start = start
         if self._first_start is None:
             self._first_start = start
         elif start != self._first_start:
@@ -358,7 +429,8 @@ class BoundReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[B
     def _must_repeat_mark(self, start: SourceOffset, stops: QueryStops | None) -> bool:
         """Return whether the source has a mark that it has not said to Spark in this run."""
         is_only_input = stops is not None and stops.readers == 1
-        return self._settings.mark_rows and bool(start.watermarks) and not self._has_said_mark and not is_only_input
+        has_mark = self._settings.mark_rows and bool(start.watermarks or start.mark)
+        return has_mark and not self._has_said_mark and not is_only_input
 
     def _current_history(self, bound: B) -> BindingHistory:
         """Return the bindings. Spark asks a hundred times a second, and a tick costs several store queries."""
@@ -381,7 +453,7 @@ class BoundReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[B
         return None if time is None or not self._settings.mark_rows else Mark(key, micros_from_unit(time, unit))
 
     def _mark_row(self, bound: B, after: SourceOffset) -> MarkRow | None:
-        if not self._settings.mark_rows or after.ts is None:
+        if not self._settings.mark_rows:
             return None
         # Offsets of earlier versions have no mark.
         mark = after.mark or self._own_mark(bound, after)

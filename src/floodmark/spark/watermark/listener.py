@@ -1,4 +1,7 @@
-"""Stores the statistics of each batch in the home, under the step it ran at, and the state of each query."""
+"""Stores the statistics of each batch in the home, under the step it ran at, and the state of each query.
+
+For inputs that do not hold the watermark while they are idle it also stores where each batch ends in every input.
+"""
 
 import atexit
 import json
@@ -24,6 +27,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryProgress,
 )
 
+from floodmark.bindings.coordination import QueryInputs
 from floodmark.control import Home, Queries, QueryRecord, WatermarkSteps
 from floodmark.spark.watermark.chain import MarkOffset, WatermarkSettings
 from floodmark.spark.watermark.mark_source import now_micros
@@ -56,6 +60,7 @@ class ProgressListener(StreamingQueryListener):
         self._frames: dict[str, tuple[WatermarkSettings, Home]] = {}
         self._started: dict[str, int] = {}
         self._records: dict[str, tuple[QueryRecord, Home]] = {}
+        self._homes_of_inputs: dict[str, Home] = {}
         self.homes: dict[str, str] = {}
 
     @property
@@ -69,6 +74,11 @@ class ProgressListener(StreamingQueryListener):
         """Store the statistics of a frame in a home."""
         self._frames[frame] = settings, home
 
+    def watch_inputs(self, location: str) -> None:
+        """Store in a home where batches end, for queries with inputs that do not hold the watermark while idle."""
+        if location not in self._homes_of_inputs:
+            self._homes_of_inputs[location] = Home.open_existing(location)
+
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark calls it by this name
         """Remember the start time of the run."""
         self._started[str(event.runId)] = now_micros()
@@ -77,6 +87,7 @@ class ProgressListener(StreamingQueryListener):
         """Store the statistics of every frame in the query, and the query's progress."""
         progress = event.progress
         try:
+            self._record_inputs(progress)
             frame_offsets = list(_match_frames(progress, set(self._frames)))
             for frame, offset in frame_offsets:
                 self._store_statistics(frame, offset, progress)
@@ -116,6 +127,12 @@ class ProgressListener(StreamingQueryListener):
             "spark_dropped": sum(operator.numRowsDroppedByWatermark for operator in progress.stateOperators),
         }
         WatermarkSteps(home).observe(offset.incarnation, offset.seq, progress.batchId, statistics, now_micros())
+
+    def _record_inputs(self, progress: StreamingQueryProgress) -> None:
+        ends = [end for source in progress.sources if (end := _parse_offset(source)) is not None]
+        if any(end.get("state") is not None for end in ends):
+            for home in self._homes_of_inputs.values():
+                QueryInputs(home).record(str(progress.id), ends)
 
     def _record_query(self, frame_offsets: list[tuple[str, MarkOffset]], progress: StreamingQueryProgress) -> None:
         now, run = now_micros(), str(progress.runId)
@@ -181,11 +198,20 @@ def _remove_at_exit(spark: SparkSession, listener: ProgressListener) -> None:
 
 def parse_mark_offset(source: SourceProgress) -> MarkOffset | None:
     """Return the end offset of a mark source; None for any other source."""
+    values = _parse_offset(source)
+    try:
+        return None if values is None else MarkOffset.from_json(values)
+    except TypeError:
+        return None
+
+
+def _parse_offset(source: SourceProgress) -> dict[str, Any] | None:
+    """Return the end offset of a source of Floodmark; None for any other source."""
     try:
         values: Any = json.loads(source.endOffset)
-        return MarkOffset.from_json(values) if "incarnation" in values else None
     except (TypeError, ValueError):
         return None
+    return values if isinstance(values, dict) and "incarnation" in values else None
 
 
 def _match_frames(progress: StreamingQueryProgress, frames: set[str]) -> Iterator[tuple[str, MarkOffset]]:
