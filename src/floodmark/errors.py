@@ -708,6 +708,10 @@ class NoLateRows(UnknownName):
     """The query does not keep late rows, or keeps them on several columns."""
 
 
+class FallingMark(StateError):
+    """The largest mark of a batch lies below that of an earlier one."""
+
+
 class HomeOutOfReach(StateError):
     """A Spark task cannot reach the home."""
 
