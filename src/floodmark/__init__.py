@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from floodmark.spark import (
+        falling_marks,
         follow_marks,
         ingest_job,
         late,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = [
     "__version__",
     "connect",
+    "falling_marks",
     "follow_marks",
     "ingest_job",
     "late",

@@ -720,6 +720,10 @@ class ExecutorUnfit(StateError):
     """An executor of Spark cannot run Floodmark: it lacks the package, or has another version or Python."""
 
 
+class FallingMark(StateError):
+    """The largest mark of a batch lies below that of an earlier one."""
+
+
 class HomeOutOfReach(StateError):
     """A Spark task cannot reach the home."""
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from floodmark._util.codec import JsonValue
 from floodmark._util.times import Duration
-from floodmark.bindings.history import BindingHistory
+from floodmark.bindings.history import BindingHistory, SourceState
 from floodmark.bindings.holds import CompactionResult, Hold, HoldStore, compact_source
 from floodmark.bindings.minting import (
     Ends,
@@ -13,6 +13,7 @@ from floodmark.bindings.minting import (
     HistoryCache,
     Minter,
     MintRequest,
+    StateProvider,
     TickResult,
     Watermarks,
     WatermarksProvider,
@@ -143,6 +144,7 @@ class Bindings:
         ends: EndsProvider,
         watermarks: WatermarksProvider | None = None,
         *,
+        state: StateProvider = None,
         identity: JsonValue | None = None,
     ) -> TickResult:
         """Close the open timestamp if a tick is due, and return the newest history; another process may have closed it.
@@ -153,11 +155,12 @@ class Bindings:
                 keeps its last pair. A function is called after the history was read, so an end that stays below what
                 is bound means that the source was truncated. Ends fetched earlier are only taken as old.
             watermarks: The watermarks that hold at these ends, or a function that computes them.
+            state: The state of the source at these ends, or a function that finds it; by default it does not change.
             identity: The current identity of the source, to detect that it was recreated.
 
         Timestamps that are no longer held are compacted in the same transaction.
         """
-        return self._minting.tick(source, ends, {} if watermarks is None else watermarks, identity)
+        return self._minting.tick(source, ends, {} if watermarks is None else watermarks, identity, state)
 
     def mint(
         self,
@@ -166,6 +169,7 @@ class Bindings:
         watermarks: Watermarks | None = None,
         *,
         expected_upper: int,
+        state: SourceState | None = None,
         identity: JsonValue | None = None,
     ) -> BindingHistory:
         """Close the open timestamp if it is still `expected_upper`; otherwise raise MintLost.
@@ -181,7 +185,8 @@ class Bindings:
         Traceback (most recent call last):
         floodmark.errors.MintLost: The open timestamp of 'orders' is 1000000, not the expected 500000. ...
         """
-        return self._minting.mint(source, MintRequest(ends, watermarks or {}, expected_upper, identity))
+        request = MintRequest(ends, watermarks or {}, expected_upper, identity, state=state)
+        return self._minting.mint(source, request)
 
     def flush(self, source: str, proposals: Proposals) -> int:
         """Store the closed proposals, and return `durable`.

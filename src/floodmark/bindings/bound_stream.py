@@ -5,12 +5,12 @@ from typing import Final
 
 from floodmark._util.times import Duration
 from floodmark.bindings.bindings import Bindings
-from floodmark.bindings.history import BindingHistory
+from floodmark.bindings.history import BindingHistory, SourceState
 from floodmark.bindings.timestamps import Proposals
 from floodmark.errors import MintLost
 from floodmark.streams import Layout, Position, Stream, StreamHome
 from floodmark.streams.layout.positions import expand_cut
-from floodmark.streams.marks.log import time_at
+from floodmark.streams.marks.log import EntryKind, MarkEntry, time_at
 
 _PAST_STEPS: Final = 500
 """Events from before the first tick are bound to at most this many timestamps."""
@@ -64,15 +64,16 @@ class BoundStream:
         seen = _StreamEnds(self.stream, history)
         ends = seen.ends()
         is_bound = all(history.ends.get(segment, 0) >= end for segment, end in ends.items())
-        if is_bound and not history.risen(seen.watermarks(ends)):
+        if is_bound and not history.risen(seen.watermarks(ends)) and seen.state(ends) == history.state:
             return history
         if not at_once:
-            return self.bindings.tick(self.source, seen.ends, seen.watermarks).history
+            return self.bindings.tick(self.source, seen.ends, seen.watermarks, state=seen.state).history
         while True:
             try:
                 current = self.bindings.history(self.source)
                 ends = seen.ends()
-                return self.bindings.mint(self.source, ends, seen.watermarks(ends), expected_upper=current.upper)
+                watermarks, state = seen.watermarks(ends), seen.state(ends)
+                return self.bindings.mint(self.source, ends, watermarks, expected_upper=current.upper, state=state)
             except MintLost:
                 continue
 
@@ -101,7 +102,7 @@ class BoundStream:
                 break
             for segment, offset in offsets.items():
                 proposals.propose(segment, offset)
-            proposals.note_watermarks(_watermarks_at_cut(self.stream, layout, entry.cut))
+            proposals.note_watermarks(_watermarks(_entries_at_cut(self.stream, layout, entry.cut)))
             proposals.close(proposals.current_ts + 1)
         self.bindings.flush(self.source, proposals)
         return self.history()
@@ -114,6 +115,7 @@ class _StreamEnds:
         self._stream = stream
         self._bound = history.ends
         self._layout = stream.layout
+        self._passed: tuple[dict[int, int], dict[str, MarkEntry | None]] | None = None
 
     def ends(self) -> dict[int, int]:
         # Read the layout first: with an older layout a watermark can only be too low, never too high.
@@ -127,14 +129,31 @@ class _StreamEnds:
         }
 
     def watermarks(self, ends: Mapping[int, int]) -> dict[str, int]:
-        cut = {segment.id: ends.get(segment.id, 0) for segment in self._layout.current}
-        return _watermarks_at_cut(self._stream, self._layout, cut)
+        return _watermarks(self._entries(ends))
+
+    def state(self, ends: Mapping[int, int]) -> SourceState:
+        """Return the state of the stream at these ends: an event after the last entry revives it on all keys."""
+        entries = list(self._entries(ends).values())
+        if any(entry is None or entry.kind is EntryKind.WATERMARK for entry in entries):
+            return "active"
+        for entry in entries:
+            passed = expand_cut(self._layout, {} if entry is None else entry.cut, {**self._bound, **ends})
+            if any(end > passed.get(segment, 0) for segment, end in ends.items()):
+                return "active"
+        is_unknown = any(entry is not None and entry.kind is EntryKind.UNKNOWN for entry in entries)
+        return "unknown" if is_unknown else "idle"
+
+    def _entries(self, ends: Mapping[int, int]) -> dict[str, MarkEntry | None]:
+        """Return the last entry of each key that these ends have passed; read once, so that all answers agree."""
+        if self._passed is None or self._passed[0] != ends:
+            cut = {segment.id: ends.get(segment.id, 0) for segment in self._layout.current}
+            self._passed = dict(ends), _entries_at_cut(self._stream, self._layout, cut)
+        return self._passed[1]
 
 
-def _watermarks_at_cut(stream: Stream, layout: Layout, cut: Position) -> dict[str, int]:
-    watermarks = {}
-    for key in stream.settings.keys:
-        entry = time_at(stream.marks_index(key), cut, layout).entry
-        if entry is not None and entry.lower is not None:
-            watermarks[key] = entry.lower
-    return watermarks
+def _entries_at_cut(stream: Stream, layout: Layout, cut: Position) -> dict[str, MarkEntry | None]:
+    return {key: time_at(stream.marks_index(key), cut, layout).entry for key in stream.settings.keys}
+
+
+def _watermarks(entries: Mapping[str, MarkEntry | None]) -> dict[str, int]:
+    return {key: entry.lower for key, entry in entries.items() if entry is not None and entry.lower is not None}

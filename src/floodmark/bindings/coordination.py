@@ -1,4 +1,4 @@
-"""Readers in different processes coordinate through the home: stops of a query, and alignment in event time.
+"""Readers in different processes coordinate through the home: stops and inputs of a query, and alignment.
 
 Spark separates the code that starts an exactly-once query, which knows where its batches must end, from the readers of
 its sources, which know only their offsets. The query names the DataFrames that it reads; a reader that begins under
@@ -7,15 +7,15 @@ such a name registers its offsets, and can then read the stops that remain.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 from uuid import uuid4
 
-from sqlalchemy import delete, insert, select, update
+from sqlalchemy import delete, func, insert, select, update
 
 from floodmark._util.codec import from_json, to_json
 from floodmark.bindings.history import check_text
-from floodmark.bindings.offsets import BatchStop, SourceOffset, position_key
-from floodmark.bindings.tables import ALIGNMENTS, QUERIES, QUERY_READERS
+from floodmark.bindings.offsets import BatchStop, QueryInput, SourceOffset, position_key
+from floodmark.bindings.tables import ALIGNMENTS, QUERIES, QUERY_INPUTS, QUERY_READERS
 from floodmark.control import Home
 from floodmark.control.store.base import upsert_row
 
@@ -41,6 +41,8 @@ class QueryStops:
     """The stops that are not passed yet."""
     extra_empty_batch: bool
     """Whether to run one extra empty batch, so that windows closed by the last batch are emitted."""
+    readers: int = 1
+    """How many readers the query has."""
 
 
 class QueryReaders:
@@ -134,7 +136,7 @@ class QueryReaders:
     def stops(self, incarnation: str) -> QueryStops | None:
         """Return the remaining stops for the reader with this incarnation; None if no query has such a reader."""
         reader = (
-            select(QUERY_READERS.c.source, QUERIES.c.stops, QUERIES.c.passed, QUERIES.c.settles)
+            select(QUERY_READERS.c.source, QUERIES.c.stops, QUERIES.c.passed, QUERIES.c.settles, _COUNT_READERS)
             .join(QUERIES, QUERIES.c.run == QUERY_READERS.c.run)
             .where(QUERY_READERS.c.incarnation == incarnation)
         )
@@ -143,7 +145,7 @@ class QueryReaders:
         if row is None:
             return None
         remaining = tuple(BatchStop.load(stop) for stop in from_json(row.stops)[row.passed :])
-        return QueryStops(row.source, remaining, bool(row.settles))
+        return QueryStops(row.source, remaining, bool(row.settles), row.readers)
 
     def record_passed(self, run: str, count: int) -> None:
         """Record that the first `count` stops of a run are passed, so that its readers no longer wait there."""
@@ -156,6 +158,11 @@ class QueryReaders:
             for table in (QUERY_READERS, QUERIES):
                 connection.execute(delete(table).where(table.c.query == query))
 
+
+_OF_SAME_RUN: Final = QUERY_READERS.alias("of_same_run")
+_COUNT_READERS: Final = (
+    select(func.count()).where(_OF_SAME_RUN.c.run == QUERIES.c.run).scalar_subquery().label("readers")
+)
 
 _RUNS_KEPT: Final = 20
 """How many runs of a query are kept, since an earlier process may still be running."""
@@ -197,3 +204,63 @@ class AlignedReaders:
             lagging = (*others, ALIGNMENTS.c.heard_at >= oldest, ALIGNMENTS.c.is_caught_up == 0)
             watermarks = connection.execute(select(ALIGNMENTS.c.watermark).where(*lagging)).scalars().all()
         return min((watermark for watermark in watermarks if watermark is not None), default=None)
+
+
+class QueryInputs:
+    """Where the last batch of each query has ended in each of its inputs, for readers that must know the others.
+
+    >>> a, b = SourceOffset("a", 2, {0: 7}, mark=Mark("at", 50)), SourceOffset("b", 1, {}, state="idle")
+    >>> with Home.open() as home:
+    ...     inputs = QueryInputs(home)
+    ...     inputs.record("q1", [a.save(), b.save()])
+    ...     inputs.others(b), inputs.others(a), inputs.others(replace(b, step=1))
+    ([QueryInput(micros=50, is_left_out=False)], [QueryInput(micros=None, is_left_out=True)], None)
+    """
+
+    __slots__ = ("_home",)
+
+    def __init__(self, home: Home) -> None:
+        """Read and write the inputs of queries of `home`."""
+        self._home = home
+
+    def record(self, query: str, ends: Sequence[Mapping[str, Any]]) -> None:
+        """Record where a batch has ended: the saved offsets of all inputs that have an incarnation."""
+        with self._home.write() as connection:
+            now = self._home.now(connection)
+            connection.execute(delete(QUERY_INPUTS).where(QUERY_INPUTS.c.query == query))
+            connection.execute(delete(QUERY_INPUTS).where(QUERY_INPUTS.c.at < now - _INPUTS_KEPT))
+            rows = [
+                {
+                    "query": query,
+                    "incarnation": str(end["incarnation"]),
+                    "place": to_json(dict(end), "offset"),
+                    "at": now,
+                }
+                for end in ends
+            ]
+            if rows:
+                connection.execute(insert(QUERY_INPUTS), rows)
+
+    def others(self, own: SourceOffset) -> list[QueryInput] | None:
+        """Return the other inputs as they were when a batch ended at `own`; None if no such batch is recorded."""
+        same_query = select(QUERY_INPUTS.c.query).where(QUERY_INPUTS.c.incarnation == own.incarnation)
+        rows = select(QUERY_INPUTS.c.incarnation, QUERY_INPUTS.c.place).where(QUERY_INPUTS.c.query.in_(same_query))
+        with self._home.read() as connection:
+            places = {row.incarnation: from_json(row.place) for row in connection.execute(rows)}
+        recorded = places.pop(own.incarnation, None)
+        if recorded is None or SourceOffset.load(recorded) != own:
+            return None
+        return [_query_input(place) for place in places.values()]
+
+
+_INPUTS_KEPT: Final = 30 * 86_400_000_000
+"""How long the inputs of a query that no longer runs are kept, in microseconds."""
+
+
+def _query_input(place: Mapping[str, Any]) -> QueryInput:
+    if "cut" not in place:
+        # The offset of a computed watermark, which handles idle origins itself.
+        return QueryInput(place.get("watermark"))
+    offset = SourceOffset.load(place)
+    micros = None if offset.mark is None else offset.mark.micros
+    return QueryInput(micros, is_left_out=offset.state not in (None, "active"))

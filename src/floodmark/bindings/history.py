@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import itemgetter
 from threading import Lock
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, Literal, NamedTuple, TypeVar, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -91,7 +91,7 @@ class _SeriesBuffer:
 
 
 class TimeSeries:
-    """An immutable series of (ts, value) rows; timestamps rise, values never fall.
+    """An immutable series of (ts, value) rows with rising timestamps.
 
     >>> series = TimeSeries.of([500, 2000], [5, 8])
     >>> longer = series.append(3000, 8)
@@ -155,7 +155,14 @@ class TimeSeries:
         return TimeSeries(self._buffer, self._start + row, self._stop) if row > 0 else self
 
 
+_EMPTY_SERIES: Final = TimeSeries.of([], [])
+
 _DENSE_FACTOR: Final = 4
+
+SourceState = Literal["active", "idle", "unknown"]
+"""Whether rows are to be expected: "idle" if all writers have declared themselves idle, "unknown" if all have closed or
+timed out."""
+STATE_NAMES: Final[tuple[SourceState, ...]] = get_args(SourceState)
 
 
 class Pair(NamedTuple):
@@ -193,6 +200,8 @@ class BindingHistory:
     """The open timestamp, to which nothing is bound yet."""
     columns: Mapping[int, TimeSeries]
     steps: Mapping[str, TimeSeries]
+    states: TimeSeries = _EMPTY_SERIES
+    """The changes of the source's state, as indexes into `STATE_NAMES`."""
 
     @classmethod
     def start(cls, ts: int, source: str = "") -> "BindingHistory":
@@ -219,6 +228,16 @@ class BindingHistory:
         """The watermarks at `ends`."""
         return {key: column.last for key, column in sorted(self.steps.items())}
 
+    @property
+    def state(self) -> SourceState:
+        """The state of the source at `ends`; "active" until another one is bound.
+
+        >>> history = BindingHistory.start(1).append(1, {0: 5}, state="idle")
+        >>> history.append(2, {0: 5}).state, history.append(2, {0: 6}, state="active").state
+        ('idle', 'active')
+        """
+        return STATE_NAMES[self.states.last]
+
     def append(
         self,
         ts: int,
@@ -226,11 +245,12 @@ class BindingHistory:
         *,
         upper: int | None = None,
         watermarks: Mapping[str, int] | None = None,
+        state: SourceState | None = None,
     ) -> "BindingHistory":
         """Return the history with one more timestamp, to which all offsets up to these ends are bound.
 
         A new partition is bound from offset 0; a partition left out keeps its last pair. A watermark below the last one
-        of its key is ignored.
+        of its key is ignored. The state stays as it is without a new one.
 
         >>> BindingHistory.start(500).append(500, {0: 11}).append(2000, {0: 9})
         Traceback (most recent call last):
@@ -262,7 +282,8 @@ class BindingHistory:
         for key, watermark in self.risen(watermarks or {}).items():
             series = steps.get(key)
             steps[key] = TimeSeries.of([ts], [watermark]) if series is None else series.append(ts, watermark)
-        return replace(self, upper=after, columns=columns, steps=steps)
+        states = self.states if state in (None, self.state) else self.states.append(ts, STATE_NAMES.index(state))
+        return replace(self, upper=after, columns=columns, steps=steps, states=states)
 
     def risen(self, watermarks: Mapping[str, int]) -> dict[str, int]:
         """Return the watermarks that are above the last ones of their keys.
@@ -297,7 +318,8 @@ class BindingHistory:
         }
         # Rows bound at `since` are judged by the watermark before it, so that step stays.
         steps = {key: column.from_row(int(np.searchsorted(column.ts, since)) - 1) for key, column in self.steps.items()}
-        return replace(self, since=since, columns=columns, steps=steps)
+        states = self.states.from_row(int(np.searchsorted(self.states.ts, since, side="right")) - 1)
+        return replace(self, since=since, columns=columns, steps=steps, states=states)
 
     def ts_of(self, partition: int, offset: int) -> int | None:
         """Return the timestamp of an offset, or None if it is not bound yet."""
@@ -447,9 +469,6 @@ class BindingHistory:
         )
 
 
-_EMPTY_SERIES: Final = TimeSeries.of([], [])
-
-
 K = TypeVar("K", int, str)
 
 
@@ -459,17 +478,23 @@ def extend_history(
     upper: int,
     pairs: Iterable[tuple[int, int, int]],
     steps: Iterable[tuple[str, int, int]],
+    states: Iterable[tuple[int, int]] = (),
 ) -> BindingHistory:
     """Return the history after other processes have appended to it, and perhaps compacted it.
 
-    The rows are (partition, ts, end) and (key, ts, watermark), grouped by partition or key and in timestamp order.
+    The rows are (partition, ts, end), (key, ts, watermark) and (ts, state), by partition or key and in timestamp order.
 
     >>> history = BindingHistory.start(500).append(500, {0: 5}, upper=2000)
     >>> extend_history(history, 500, 3000, [(0, 2000, 8), (1, 2000, 3)], [("at", 2000, 70)]).cut_at(2000)
     {0: 8, 1: 3}
     """
+    changes = [(int(ts), int(state)) for ts, state in states]
     longer = replace(
-        history, upper=upper, columns=_extend_series(history.columns, pairs), steps=_extend_series(history.steps, steps)
+        history,
+        upper=upper,
+        columns=_extend_series(history.columns, pairs),
+        steps=_extend_series(history.steps, steps),
+        states=history.states.extend([ts for ts, _ in changes], [state for _, state in changes]),
     )
     return longer.compact(since)
 

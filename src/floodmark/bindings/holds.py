@@ -286,6 +286,11 @@ _DROP_STEPS: Final = text(
     "(SELECT MAX(newer.ts) FROM binding_watermark AS newer WHERE newer.source_id = :s "
     "AND newer.time_key = binding_watermark.time_key AND newer.ts < :since)"
 )
+# The state at `since` stays.
+_DROP_STATES: Final = text(
+    "DELETE FROM binding_state WHERE source_id = :s AND ts < "
+    "(SELECT MAX(newer.ts) FROM binding_state AS newer WHERE newer.source_id = :s AND newer.ts <= :since)"
+)
 
 
 def compact_source(connection: Connection, row: Row[Any], upper: int, now: int) -> CompactionResult:
@@ -298,6 +303,7 @@ def compact_source(connection: Connection, row: Row[Any], upper: int, now: int) 
         for statement in (_MOVE_PAIRS, _DROP_PAIRS):
             connection.execute(statement, {**key, "before": row.since})
         connection.execute(_DROP_STEPS, key)
+        connection.execute(_DROP_STATES, key)
         connection.execute(update(SOURCES).where(SOURCES.c.source_id == row.source_id).values(since=since))
     unheld_since = since_after_compaction(row.since, upper, row.compaction_window, [])
     held_by = tuple(hold.holder for hold in holds if hold.ts <= since < unheld_since)

@@ -14,10 +14,10 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, bindparam, func, insert, select, update
 
 from floodmark._util.codec import JsonValue
-from floodmark.bindings.history import BindingHistory, check_ends, extend_history
+from floodmark.bindings.history import STATE_NAMES, BindingHistory, SourceState, check_ends, extend_history
 from floodmark.bindings.holds import compact_source
 from floodmark.bindings.sources import check_identity, find_source
-from floodmark.bindings.tables import PAIRS, SOURCES, WATERMARK_STEPS
+from floodmark.bindings.tables import PAIRS, SOURCES, STATES, WATERMARK_STEPS
 from floodmark.bindings.timestamps import check_clock, is_due, next_ts, open_ts
 from floodmark.control import Home
 from floodmark.errors import MintLost, SourceTruncated
@@ -31,6 +31,17 @@ _SELECT_STEPS: Final = (
     select(WATERMARK_STEPS.c.time_key, WATERMARK_STEPS.c.ts, WATERMARK_STEPS.c.watermark)
     .where(WATERMARK_STEPS.c.source_id == bindparam("s"), WATERMARK_STEPS.c.ts >= bindparam("lower"))
     .order_by(WATERMARK_STEPS.c.time_key, WATERMARK_STEPS.c.ts)
+)
+_SELECT_STATES: Final = (
+    select(STATES.c.ts, STATES.c.state)
+    .where(STATES.c.source_id == bindparam("s"), STATES.c.ts >= bindparam("lower"))
+    .order_by(STATES.c.ts)
+)
+_SELECT_STATE_BELOW: Final = (
+    select(STATES.c.ts, STATES.c.state)
+    .where(STATES.c.source_id == bindparam("s"), STATES.c.ts < bindparam("lower"))
+    .order_by(STATES.c.ts.desc())
+    .limit(1)
 )
 # Ends and watermarks never fall, so the maximum below a bound is the last value.
 _SELECT_PAIRS_BELOW: Final = (
@@ -71,6 +82,7 @@ class HistoryCache:
                 row.upper,
                 connection.execute(_SELECT_PAIRS, lower),
                 connection.execute(_SELECT_STEPS, lower),
+                connection.execute(_SELECT_STATES, lower),
             )
         self.keep(row.source_id, history)
         return history
@@ -98,6 +110,7 @@ def read_history_from(connection: Connection, row: Row[Any], lower: int) -> Bind
         max(lower, row.origin),
         connection.execute(_SELECT_PAIRS_BELOW, bound),
         connection.execute(_SELECT_STEPS_BELOW, bound),
+        connection.execute(_SELECT_STATE_BELOW, bound),
     )
     return extend_history(
         below,
@@ -105,6 +118,7 @@ def read_history_from(connection: Connection, row: Row[Any], lower: int) -> Bind
         row.upper,
         connection.execute(_SELECT_PAIRS, bound),
         connection.execute(_SELECT_STEPS, bound),
+        connection.execute(_SELECT_STATES, bound),
     )
 
 
@@ -116,6 +130,8 @@ Watermarks = Mapping[str, int]
 """{time key: watermark}."""
 WatermarksProvider = Watermarks | Callable[[Ends], Watermarks]
 """The watermarks that hold at some ends, or a function that computes them."""
+StateProvider = SourceState | Callable[[Ends], SourceState] | None
+"""The state of a source at some ends, or a function that finds it; None to keep the state as it is."""
 
 FAILPOINTS: Final = (
     "mint: before the transaction",
@@ -137,6 +153,7 @@ _MOVE_UPPER: Final = (
 )
 _INSERT_PAIRS: Final = insert(PAIRS)
 _INSERT_STEPS: Final = insert(WATERMARK_STEPS)
+_INSERT_STATE: Final = insert(STATES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +174,7 @@ class MintRequest:
     identity: JsonValue | None = None
     ts: int | None = None
     upper: int | None = None
+    state: SourceState | None = None
 
 
 class Minter:
@@ -190,8 +208,11 @@ class Minter:
             upper = next_ts(now, row.tick, ts) if request.upper is None else request.upper
             # A proposed timestamp also comes from a clock.
             check_clock(max(now, upper - row.tick), self._own_clock(), row.upper, source)
-            history = before.append(ts, request.ends, upper=upper, watermarks=request.watermarks)
+            history = before.append(ts, request.ends, upper=upper, watermarks=request.watermarks, state=request.state)
             self._write(connection, row, ts, upper, now, request, before.risen(request.watermarks))
+            if history.state != before.state:
+                change = {"source_id": row.source_id, "ts": ts, "state": STATE_NAMES.index(history.state)}
+                connection.execute(_INSERT_STATE, change)
             if compact and row.compaction_window is not None:
                 history = history.compact(compact_source(connection, row, upper, now).since)
             self._failpoint(_BEFORE_COMMIT)
@@ -200,7 +221,12 @@ class Minter:
         return history
 
     def tick(
-        self, source: str, ends: EndsProvider, watermarks: WatermarksProvider, identity: JsonValue | None
+        self,
+        source: str,
+        ends: EndsProvider,
+        watermarks: WatermarksProvider,
+        identity: JsonValue | None,
+        state: StateProvider = None,
     ) -> TickResult:
         """Close the open timestamp if a tick is due and no other process has; return the newest history."""
         for _ in range(_ATTEMPTS):
@@ -211,8 +237,9 @@ class Minter:
                     return TickResult(history, minted=False)
             seen = _ends_to_bind(ends, history)
             marks = watermarks(seen) if callable(watermarks) else watermarks
+            seen_state = state(seen) if callable(state) else state
             try:
-                request = MintRequest(seen, marks, history.upper, identity)
+                request = MintRequest(seen, marks, history.upper, identity, state=seen_state)
                 return TickResult(self.mint(source, request, compact=True), minted=True)
             except MintLost:
                 continue

@@ -6,12 +6,24 @@ Pure rules: no clock, no I/O.
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 import numpy as np
 
 from floodmark.bindings.history import BindingHistory
 from floodmark.errors import SnapshotInvalid
+from floodmark.progress import Coalescer
+
+InputState = Literal["active", "idle", "unknown", "timed out", "finished"]
+"""The state of an input of a query: that of its source, "timed out" after a longer silence than the query waits for, or
+"finished" where the query ends."""
+
+
+class Mark(NamedTuple):
+    """What a reader promises to Spark: after it, rows have no time of this key before `micros`."""
+
+    key: str
+    micros: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +44,12 @@ class SourceOffset:
     watermarks: Mapping[str, int] = field(default_factory=dict)
     """The watermarks of the last timestamp that was read completely."""
     step: int = 0
-    """The number of empty batches taken at this position."""
+    """A number that rises with each empty batch at this position. It is odd once an empty batch has followed the last
+    mark: windows that the mark has closed were emitted in it."""
+    mark: Mark | None = None
+    """The mark said to Spark at the end of the batch; None if none was, or by a version that did not store it."""
+    state: InputState | None = None
+    """The state of an input that does not hold the watermark while it is not active; None for one that always does."""
 
     def save(self) -> dict[str, Any]:
         """Return the offset as JSON values."""
@@ -42,6 +59,8 @@ class SourceOffset:
             "cut": {str(partition): end for partition, end in sorted(self.cut.items())},
             "watermarks": dict(sorted(self.watermarks.items())),
             "step": self.step,
+            **({} if self.mark is None else {"mark": list(self.mark)}),
+            **({} if self.state is None else {"state": self.state}),
         }
 
     @classmethod
@@ -51,13 +70,22 @@ class SourceOffset:
             cut = {int(partition): int(end) for partition, end in saved["cut"].items()}
             watermarks = {str(key): int(time) for key, time in saved["watermarks"].items()}
             ts = None if saved["ts"] is None else int(saved["ts"])
-            return cls(str(saved["incarnation"]), ts, cut, watermarks, int(saved["step"]))
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            mark = None if saved.get("mark") is None else Mark(str(saved["mark"][0]), int(saved["mark"][1]))
+            state = saved.get("state")
+            if state not in (None, *get_args(InputState)):
+                raise ValueError(state)
+            return cls(str(saved["incarnation"]), ts, cut, watermarks, int(saved["step"]), mark, state)
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             raise SnapshotInvalid(
                 f"The offset {saved!r:.200} cannot be read.",
-                rule="An offset has the fields incarnation, ts, cut, watermarks and step.",
+                rule="An offset has the fields incarnation, ts, cut, watermarks and step, and perhaps mark and state.",
                 remedy="Start the query with a new checkpoint.",
             ) from error
+
+    @property
+    def needs_empty_batch(self) -> bool:
+        """Whether no empty batch has followed its mark."""
+        return bool(self.watermarks or self.mark) and self.step % 2 == 0
 
     def is_at_end_of_ts(self, history: BindingHistory) -> bool:
         """Return whether all rows bound up to its timestamp were read."""
@@ -136,6 +164,87 @@ def compare_offsets(one: SourceOffset, other: SourceOffset) -> int | None:
     return by_rows or _sign(one.step, other.step)
 
 
+def add_empty_batch(offset: SourceOffset) -> SourceOffset:
+    """Return the offset after the empty batch that follows a mark.
+
+    >>> add_empty_batch(SourceOffset("q", 1, {0: 5}, {"at": 50})).step
+    1
+    """
+    return replace(offset, step=offset.step + 1)
+
+
+def repeat_mark(offset: SourceOffset) -> SourceOffset:
+    """Return the offset after an empty batch that only says the mark again.
+
+    Spark restores one watermark for a whole query, and takes an input that has said nothing since the restart for one
+    at 0. So each reader says its mark in the first batch of a run, also if it has nothing new.
+
+    >>> repeated = repeat_mark(SourceOffset("q", 1, {0: 5}, {"at": 50}, step=1))
+    >>> repeated.step, repeated.needs_empty_batch
+    (3, False)
+    """
+    return replace(offset, step=offset.step + 2)
+
+
+def raise_mark(start: SourceOffset, end: SourceOffset, mark: Mark | None) -> SourceOffset:
+    """Return the end of a batch with a mark: this one, or that of the batch before if it is later.
+
+    So a mark never goes back, also not that of an input which was left out while it was idle.
+
+    >>> start = SourceOffset("q", 1, {0: 5}, mark=Mark("at", 50))
+    >>> raise_mark(start, SourceOffset("q", 2, {0: 7}), Mark("at", 40)).mark
+    Mark(key='at', micros=50)
+    """
+    said = [one for one in (start.mark, end.mark, mark) if one is not None]
+    return replace(end, mark=max(said, key=lambda one: one.micros, default=None))
+
+
+@dataclass(frozen=True, slots=True)
+class QueryInput:
+    """The mark of an input of a query in microseconds, and whether the others need not wait for it."""
+
+    micros: int | None
+    is_left_out: bool = False
+
+
+def released_mark(own: int | None, others: Sequence[QueryInput]) -> int | None:
+    """Return the mark up to which an input that is not active lets the others pass; None if it does not rise.
+
+    Spark's watermark is the minimum over the inputs of a query, so an input that is not active raises its own mark to
+    the minimum of the active ones; if none is active, to the highest mark of all. `others` must be as of the beginning
+    of the batch: after their unread rows, an input would promise more than the query has read.
+
+    >>> released_mark(5, [QueryInput(100), QueryInput(40)]), released_mark(50, [QueryInput(40)])
+    (40, None)
+    >>> released_mark(5, [QueryInput(100), QueryInput(None)])
+    >>> released_mark(5, [QueryInput(100, is_left_out=True), QueryInput(40, is_left_out=True)])
+    100
+    """
+    inputs = [QueryInput(own, is_left_out=True), *others]
+    merged = Coalescer(range(len(inputs)), keys=[_MARK])
+    for name, one in enumerate(inputs):
+        if one.micros is not None:
+            merged.watermark(name, _MARK, one.micros)
+    for name, one in enumerate(inputs):
+        if one.is_left_out:
+            merged.idle(name)
+    least = merged.current(_MARK) if others else None
+    return least if least is not None and (own is None or least > own) else None
+
+
+def change_state(offset: SourceOffset, state: InputState, mark: Mark | None) -> SourceOffset:
+    """Return the offset after an empty batch by which an input tells its state, and a higher mark if it has one.
+
+    >>> idle = change_state(SourceOffset("q", 1, {0: 5}, {"at": 50}, step=1), "idle", None)
+    >>> released = change_state(idle, "idle", Mark("at", 70))
+    >>> (idle.step, idle.needs_empty_batch), (released.step, released.needs_empty_batch)
+    ((3, False), (4, True))
+    """
+    if mark is None:
+        return replace(offset, step=offset.step + 2, state=state)
+    return replace(offset, step=offset.step // 2 * 2 + 2, state=state, mark=mark)
+
+
 def clip_to_stop(source: str, stops: Sequence[BatchStop], start: SourceOffset, end: SourceOffset) -> SourceOffset:
     """Return where a batch of a source from `start` to `end` must end so that it does not pass the first stop.
 
@@ -166,6 +275,9 @@ def save_query_position(position: QueryPosition) -> dict[str, Any]:
 def load_query_position(saved: Mapping[str, Any]) -> dict[str, SourceOffset]:
     """Return a saved query position."""
     return {str(source): SourceOffset.load(offset) for source, offset in saved.items()}
+
+
+_MARK: Final = "mark"
 
 
 def _ts_or_lowest(ts: int | None) -> float | int:
@@ -218,8 +330,8 @@ def next_offset(history: BindingHistory, start: SourceOffset, limits: BatchLimit
     >>> inside.cut, inside.watermarks
     ({0: 3}, {})
     """
-    if limits.at_marks and start.step == 0 and start.watermarks and start.is_at_end_of_ts(history):
-        return replace(start, step=1)
+    if limits.at_marks and start.needs_empty_batch and start.is_at_end_of_ts(history):
+        return add_empty_batch(start)
     ticks = _timestamps_ahead(history, start, limits)
     if not ticks or not _has_news(history, start, limits, ticks[-1]):
         return start

@@ -50,6 +50,15 @@ WATERMARK_STEPS: Final = Table(
 )
 """One row for each rise of a watermark; it holds until the next row."""
 
+STATES: Final = Table(
+    "binding_state",
+    METADATA,
+    _source_id(),
+    Column("ts", BigInteger, primary_key=True, autoincrement=False),
+    Column("state", BigInteger, nullable=False),
+)
+"""One row for each change of a source's state, as an index into `STATE_NAMES`; it holds until the next row."""
+
 HOLDS: Final = Table(
     "binding_hold",
     METADATA,
@@ -83,7 +92,7 @@ TOPIC_TIMES: Final = Table(
 )
 """For each partition of a topic: the greatest event time read, the offset read up to, and when either last changed."""
 
-TABLES_BY_SOURCE: Final = (PAIRS, WATERMARK_STEPS, HOLDS, TOPIC_TIMES, SOURCES)
+TABLES_BY_SOURCE: Final = (PAIRS, WATERMARK_STEPS, STATES, HOLDS, TOPIC_TIMES, SOURCES)
 
 QUERIES: Final = Table(
     "bound_query",
@@ -110,3 +119,14 @@ QUERY_READERS: Final = Table(
     Column("run", Text, nullable=False, server_default=""),
 )
 """The readers of each query, the offset at which each began, and the last run that it belongs to."""
+
+QUERY_INPUTS: Final = Table(
+    "bound_query_input",
+    METADATA,
+    Column("query", Text, primary_key=True),
+    Column("incarnation", Text, primary_key=True),
+    Column("place", Text, nullable=False),
+    Column("at", BigInteger, nullable=False),
+)
+"""Where the last batch of each query has ended in each input; only of queries with an input that does not hold the
+watermark while it is idle."""

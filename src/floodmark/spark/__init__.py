@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from floodmark.spark.source.dataframes import LateRows, read_bindings, read_stream, read_topics, window
     from floodmark.spark.watermark.chain import Late
     from floodmark.spark.watermark.dataframes import late, with_watermark
-    from floodmark.spark.watermark.marks import Operators, follow_marks
+    from floodmark.spark.watermark.marks import Operators, falling_marks, follow_marks
 
 __all__ = [
     "Duration",
@@ -26,6 +26,7 @@ __all__ = [
     "LateRows",
     "Operators",
     "Setting",
+    "falling_marks",
     "follow_marks",
     "ingest_job",
     "late",
@@ -45,6 +46,7 @@ _MODULE_OF: Final = {
     "LateRows": "floodmark.spark.source.dataframes",
     "Operators": "floodmark.spark.watermark.marks",
     "Setting": "floodmark.spark.sessions",
+    "falling_marks": "floodmark.spark.watermark.marks",
     "follow_marks": "floodmark.spark.watermark.marks",
     "ingest_job": "floodmark.spark.ingest.job",
     "late": "floodmark.spark.watermark.dataframes",

@@ -165,6 +165,23 @@ def test_f2_a_restart_goes_on_from_the_step_that_spark_knows(world: World) -> No
     assert restarted.advance(at).watermark == 200, "what a said before the restart is known"
 
 
+def test_a_mark_is_said_again_once_in_each_run(world: World) -> None:
+    reader = world.reader()
+    at = reader.advance(reader.initial())
+    world.tell(at, a=100)
+    at = reader.advance(at)
+    world.tell(at)
+    assert reader.advance(at) is at
+    restarted = world.reader()
+    again = restarted.advance(at)
+    assert (again.watermark, again.seq) == (100, at.seq + 1), "Spark counts a silent input as 0 after a restart"
+    world.tell(again)
+    assert restarted.advance(again) is again
+    replaying = world.reader()
+    replaying.note_replay()
+    assert replaying.advance(again) is again, "the batch that runs again has said it"
+
+
 def test_f2_where_the_home_went_on_without_spark_the_chain_forks(world: World) -> None:
     reader = world.reader()
     known = reader.advance(reader.initial())

@@ -1,14 +1,20 @@
 """What cannot work is refused before any query starts."""
 
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
 
+import floodmark as fm
 from floodmark.errors import FloodmarkError, InvalidOption, UnknownColumn, UnsupportedFrame
 from floodmark.spark import follow_marks
 from support.spark.spark_feed import Feed, Running, mark, row, seconds
+from support.waiting import wait_until
 
 
 @pytest.fixture
@@ -93,3 +99,58 @@ def test_columns_keep_their_order_names_and_metadata(feed: Feed, run: Callable[.
     counts = followed.groupBy(F.window("`order.time`", "10 seconds")).count()
     query = run(counts.select(seconds("window.start"), "count"), feed)
     assert query.step(row(1), mark(20)) == [(0.0, 1)]
+
+
+def test_a_falling_mark_fails_the_query(
+    feed: Feed, run: Callable[..., Running], caplog: pytest.LogCaptureFixture
+) -> None:
+    running = run(follow_marks(feed.frame(), "t", "mark"), feed)
+    running.step(row(5), mark(20), mark(15))
+    assert running.step(mark(20)) != [], "within a batch marks may fall, and from batch to batch they may be equal"
+    assert fm.falling_marks(running.query) == 0
+    feed.add(mark(19))
+
+    def failure() -> str:
+        feed.add(row(30))
+        with suppress(StreamingQueryException):
+            running.query.processAllAvailable()
+        return str(running.query.exception() or "")
+
+    assert "cancelled" in wait_until(failure)
+    (logged,) = [record.getMessage() for record in caplog.records if "[falling-mark]" in record.getMessage()]
+    assert "The largest mark of batch 2 in the column 'mark'" in logged
+
+
+def test_falling_marks_are_counted_and_the_higher_one_stands(feed: Feed, run: Callable[..., Running]) -> None:
+    frame = follow_marks(feed.frame(), "t", "mark", on_falling_mark="count")
+    counts = frame.groupBy(F.window("t", "10 seconds")).count().select(seconds("window.start"), "count")
+    running = run(counts, feed)
+    running.step(row(5), mark(21))
+    running.step(mark(3))
+    assert running.step(row(6), row(25)) == [(0.0, 1)]
+    wait_until(lambda: fm.falling_marks(running.query) == 1)
+    assert running.step(mark(22)) == [(0.0, 1)]
+
+
+def test_an_unknown_choice_for_falling_marks(frame: DataFrame) -> None:
+    assert "'fail', 'count'" in refused(InvalidOption, frame, on_falling_mark="ignore").rule
+
+
+def test_a_mark_below_the_watermark_before_a_restart_is_falling(feed: Feed, tmp_path: Path) -> None:
+    frame = follow_marks(feed.frame(), "t", "mark", on_falling_mark="count")
+
+    def start() -> StreamingQuery:
+        windows = frame.groupBy(F.window("t", "10 seconds")).count()
+        return windows.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+
+    feed.add(row(5), mark(21))
+    first = start()
+    first.processAllAvailable()
+    first.stop()
+    feed.add(mark(3))
+    second = start()
+    try:
+        second.processAllAvailable()
+        wait_until(lambda: fm.falling_marks(second) == 1)
+    finally:
+        second.stop()

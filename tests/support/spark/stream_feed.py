@@ -25,17 +25,27 @@ _names = count()
 class StreamFeed:
     """A stream with one writer; whatever it writes, marks and binds is done when the call returns."""
 
-    def __init__(self, spark: SparkSession, path: Path, segments: int = 2) -> None:
-        self.spark, self.path = spark, path
-        self.clock = ManualClock(BASE)
-        self.home: StreamHome = connect(path / "home", controller=False, clock=self.clock.now)
-        self.stream = self.home.create_stream(
-            "orders", "id BIGINT, t TIMESTAMP, item STRING", segments=segments, time_columns="t", rate_floor="0 seconds"
+    def __init__(
+        self,
+        spark: SparkSession,
+        path: Path,
+        segments: int = 2,
+        name: str = "orders",
+        beside: "StreamFeed | None" = None,
+    ) -> None:
+        """Create the stream in a home of its own, or in that of the feed `beside`."""
+        self.spark, self.path, self.name, self._beside = spark, path, name, beside
+        self.clock: ManualClock = ManualClock(BASE) if beside is None else beside.clock
+        self.home: StreamHome = (
+            connect(path / "home", controller=False, clock=self.clock.now) if beside is None else beside.home
         )
-        self._controller = Controller(self.home)
+        self.stream = self.home.create_stream(
+            name, "id BIGINT, t TIMESTAMP, item STRING", segments=segments, time_columns="t", rate_floor="0 seconds"
+        )
+        self._controller: Controller = Controller(self.home) if beside is None else beside._controller
         self._writer = self.stream.writer("w")
         self._ids = count()
-        self.bound = BoundStream(self.home, "orders")
+        self.bound = BoundStream(self.home, name)
 
     def write(self, *times: int, item: str = "tea") -> None:
         rows = [{"id": next(self._ids), "t": _moment(t), "item": item} for t in times]
@@ -62,7 +72,7 @@ class StreamFeed:
                 self.write(*step)
 
     def read(self, **options: Any) -> DataFrame:
-        return fm.read_stream(self.spark, "orders", home=self.path / "home", **options)
+        return fm.read_stream(self.spark, self.name, home=self.path / "home", **options)
 
     def collect(self, frame: DataFrame, checkpoint: str | None = None) -> list[tuple[Any, ...]]:
         """Run a query until it has read everything, and return the rows that it has put out in this run."""
@@ -80,9 +90,14 @@ class StreamFeed:
             query.stop()
         return [row for number in sorted(batches) for row in batches[number]]
 
+    def mark_idle(self) -> None:
+        self._writer.mark_idle()
+        self._controller.step()
+
     def close(self) -> None:
         self._writer.close()
-        self.home.close()
+        if self._beside is None:
+            self.home.close()
 
 
 def history(seed: int) -> list[Any]:

@@ -197,3 +197,48 @@ def test_a_reader_that_begins_at_a_cut_has_the_watermark_there(
     offset = offset_at_cut(history, "q", bound.ends_at(cut))
     assert (offset.watermarks, offset.cut) == ({"t": 50}, cut)
     assert offset_at_cut(history, "q", {}).watermarks == {}
+
+
+def test_the_state_of_the_writers_is_bound_with_the_ends(
+    home: StreamHome, stream: Stream, controller: Controller, clock: ManualClock
+) -> None:
+    bound = BoundStream(home, "orders")
+    writer = stream.writer("w")
+    write(writer)
+    note(writer, controller, 50)
+    assert bound.tick(at_once=True).state == "active"
+    writer.mark_idle()
+    controller.step()
+    clock.advance(1_000_000)
+    idle = bound.tick()
+    assert (idle.state, idle.watermarks) == ("idle", {"t": 50})
+    clock.advance(1_000_000)
+    assert bound.tick().upper == idle.upper, "nothing has changed"
+    assert Bindings(home.home).history("orders").state == "idle", "another process reads it"
+    assert Bindings(home.home).history("orders", idle.upper - 1).state == "idle"
+    write(writer)
+    assert bound.tick(at_once=True).state == "active", "an event revives the stream"
+    note(writer, controller, 60)
+    assert bound.tick(at_once=True).state == "active"
+    writer.close()
+    controller.step()
+    assert bound.tick(at_once=True).state == "unknown"
+
+
+def test_compaction_keeps_the_state(
+    home: StreamHome, stream: Stream, controller: Controller, clock: ManualClock
+) -> None:
+    bound = BoundStream(home, "orders", compaction_window="0 seconds")
+    with stream.writer("w") as writer:
+        write(writer)
+        note(writer, controller, 50)
+        bound.tick()
+        writer.mark_idle()
+        controller.step()
+        for _ in range(3):
+            clock.advance(5_000_000)
+            bound.tick()
+            bound.bindings.compact("orders")
+        assert bound.history().state == Bindings(home.home).history("orders").state == "idle"
+        bound.bindings.drop("orders")
+        assert BoundStream(home, "orders").history().state == "active"

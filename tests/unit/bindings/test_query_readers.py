@@ -56,7 +56,7 @@ def test_a_reader_is_told_the_stops_until_they_are_passed(home: Home) -> None:
     readers.register("frame", "s", at(0))
     told = readers.stops("q")
     assert told is not None
-    assert (told.key, told.remaining, told.extra_empty_batch) == ("s", (Q, R), True)
+    assert (told.key, told.remaining, told.extra_empty_batch, told.readers) == ("s", (Q, R), True, 1)
     readers.record_passed(run, 1)
     again = readers.stops("q")
     assert again is not None

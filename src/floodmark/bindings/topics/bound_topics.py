@@ -9,7 +9,7 @@ import numpy as np
 from floodmark._util.codec import JsonValue
 from floodmark._util.times import Duration
 from floodmark.bindings.bindings import Bindings
-from floodmark.bindings.history import BindingHistory
+from floodmark.bindings.history import BindingHistory, SourceState
 from floodmark.bindings.minting import check_not_truncated
 from floodmark.bindings.timestamps import is_due
 from floodmark.bindings.topics.partitions import (
@@ -101,13 +101,20 @@ class BoundTopics:
             if not at_once and not self._is_due():
                 return history
             snapshot = self._take_snapshot(history)
-            watermarks = snapshot.watermarks(history)
+            status = snapshot.watermark_status(history, snapshot.ends)
+            watermarks = self._watermarks(status)
+            state: SourceState = "idle" if status.is_idle else "active"
             is_bound = all(history.ends.get(part, 0) >= end for part, end in snapshot.ends.items())
-            if is_bound and not history.risen(watermarks):
+            if is_bound and not history.risen(watermarks) and state == history.state:
                 return history
             try:
                 minted = self.bindings.mint(
-                    self.source, snapshot.ends, watermarks, expected_upper=history.upper, identity=self._identity()
+                    self.source,
+                    snapshot.ends,
+                    watermarks,
+                    expected_upper=history.upper,
+                    state=state,
+                    identity=self._identity(),
                 )
             except MintLost:
                 continue
@@ -120,7 +127,7 @@ class BoundTopics:
         """Bind only the watermark, if the times reported since the last tick have raised it."""
         while True:
             history = self.history()
-            watermarks = self._take_snapshot(history).watermarks(history, bound_only=True)
+            watermarks = self._watermarks(self._take_snapshot(history).watermark_status(history, history.ends))
             if not history.risen(watermarks):
                 return history
             try:
@@ -174,6 +181,9 @@ class BoundTopics:
         """Return topic and partition as text, such as "orders-0"."""
         index, partition = split_partition(part)
         return f"{self.topics[index]}-{partition}"
+
+    def _watermarks(self, status: TopicWatermark) -> dict[str, int]:
+        return {} if status.watermark is None else {self.rule.key: status.watermark}
 
     def _is_due(self) -> bool:
         source = self.bindings.source(self.source)
@@ -257,12 +267,8 @@ class _TopicsSnapshot:
         self._newest = newest
         self._new_times: dict[int, ReportedTime] = {}
 
-    def watermarks(self, history: BindingHistory, *, bound_only: bool = False) -> dict[str, int]:
-        """Return the watermark that holds once these ends, or with `bound_only` the bound ones, have been read."""
-        watermark = self.watermark_status(history, history.ends if bound_only else self.ends).watermark
-        return {} if watermark is None else {self._bound.rule.key: watermark}
-
     def watermark_status(self, history: BindingHistory, ends: Mapping[int, int]) -> TopicWatermark:
+        """Return the watermark that holds once these ends have been read, and what it follows from."""
         bound = self._bound
         if bound._marks is not None:
             return _watermark_of_marks(bound._marks.watermarks(history.ends, ends), history.upper)

@@ -585,4 +585,27 @@ MIGRATIONS: Final = (
             """,
         ),
     ),
+    Migration(
+        17,
+        "idle sources, and the inputs of queries",
+        (
+            """
+            CREATE TABLE binding_state (
+                source_id BIGINT NOT NULL,
+                ts BIGINT NOT NULL,
+                state BIGINT NOT NULL,
+                PRIMARY KEY (source_id, ts)
+            )
+            """,
+            """
+            CREATE TABLE bound_query_input (
+                query TEXT NOT NULL,
+                incarnation TEXT NOT NULL,
+                place TEXT NOT NULL,
+                at BIGINT NOT NULL,
+                PRIMARY KEY (query, incarnation)
+            )
+            """,
+        ),
+    ),
 )

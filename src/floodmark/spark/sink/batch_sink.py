@@ -137,7 +137,7 @@ class BatchSink:
         spark = df.sparkSession
         batch = self.batch(spark, number)
         writer = self._started_writer(batch.query_id)
-        watermarks = output_watermarks(self._query, batch)
+        watermarks = output_watermarks(self._query, batch, self._log.watermark(spark, number))
         try:
             self._write(writer, df, batch, watermarks)
         except SinkTimedOut as error:
@@ -210,6 +210,7 @@ class OffsetLog:
         self._checkpoint = checkpoint.rstrip("/")
         parts = urlsplit(checkpoint)
         self._local = Path(unquote(parts.path)) if parts.scheme in ("", "file") else None
+        self._last_read: tuple[int, list[str]] | None = None
 
     def query_id(self, spark: SparkSession) -> str | None:
         """Return the id of the query; None before its first start."""
@@ -226,6 +227,18 @@ class OffsetLog:
 
     def offsets(self, spark: SparkSession, batch: int) -> Offsets | None:
         """Return where a batch ends; None if its offsets are not in the log."""
+        lines = self._lines(spark, batch)
+        return None if lines is None else tuple(None if line == _NO_OFFSET else json.loads(line) for line in lines[1:])
+
+    def watermark(self, spark: SparkSession, batch: int) -> int:
+        """Return Spark's watermark in a batch that is logged, in milliseconds."""
+        lines = self._lines(spark, batch)
+        return 0 if lines is None else int(json.loads(lines[0])["batchWatermarkMs"])
+
+    def _lines(self, spark: SparkSession, batch: int) -> list[str] | None:
+        """Return metadata of a batch, and where it ends in each source, one line each; None if it is not logged."""
+        if self._last_read is not None and self._last_read[0] == batch:
+            return self._last_read[1]
         text = self._text(spark, f"offsets/{batch}")
         if text is None:
             return None
@@ -233,8 +246,9 @@ class OffsetLog:
         try:
             if version.strip() not in _FORMAT_VERSIONS:
                 raise ValueError(version)
-            # The second line has metadata of the query.
-            return tuple(None if line == _NO_OFFSET else json.loads(line) for line in lines[1:])
+            for line in lines:
+                if line != _NO_OFFSET:
+                    json.loads(line)
         except ValueError as error:
             raise SinkCheckpointInvalid(
                 f"The offsets of batch {batch} in {self._checkpoint} are {text!r:.200}.",
@@ -243,6 +257,8 @@ class OffsetLog:
                 checkpoint=self._checkpoint,
                 batch=batch,
             ) from error
+        self._last_read = batch, lines
+        return lines
 
     def _numbers(self, spark: SparkSession, folder: str) -> list[int]:
         if self._local is not None:
@@ -311,12 +327,19 @@ def source_and_start(readers: QueryReaders, sink: str, offset: SourceOffset) -> 
     return reader.key, reader.first
 
 
-def output_watermarks(query: SinkQuery, batch: Batch) -> dict[str, int]:
+def output_watermarks(query: SinkQuery, batch: Batch, spark_watermark: int) -> dict[str, int]:
     """Return the watermark of each time key once a batch is written: the minimum over its sources, minus the lag.
 
     A stateful query emits windows in the batch after the one that has closed them, so its watermark is one batch older.
+    `spark_watermark` is Spark's watermark in the batch, in milliseconds. It may lag behind the marks of the sources: if
+    Spark runs a batch again after a restart, inputs without news in it say their marks only in the next one. Nothing is
+    returned then, since windows before the marks are not emitted yet.
     """
     position = batch.starts if batch.is_stateful else batch.ends
+    marks = [offset.mark.micros for offset in position.values() if offset.mark is not None]
+    # Spark's watermark is up to a millisecond before the mark that it stands for.
+    if batch.is_stateful and len(marks) == len(position) and min(marks) > (spark_watermark + 1) * 1000:
+        return {}
     watermarks = {}
     for key in query.times:
         by_source = [_source_watermark(offset, key) for offset in position.values()]
@@ -327,6 +350,9 @@ def output_watermarks(query: SinkQuery, batch: Batch) -> dict[str, int]:
 
 
 def _source_watermark(offset: SourceOffset, key: str) -> int | None:
+    if offset.state is not None and offset.mark is not None and offset.mark.key == key:
+        # An input that was released while it was idle has promised Spark more than its own watermark.
+        return offset.mark.micros
     if key in offset.watermarks or len(offset.watermarks) != 1:
         return offset.watermarks.get(key)
     (only,) = offset.watermarks.values()

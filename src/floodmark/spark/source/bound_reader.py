@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 from uuid import uuid4
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -17,13 +17,31 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from floodmark._util.times import UNITS_PER_SECOND, micros_in_unit
 from floodmark.bindings import BindingHistory, Bindings, SourceOffset
-from floodmark.bindings.coordination import AlignedReaders, QueryReaders, QueryStops
-from floodmark.bindings.offsets import BatchLimits, BoundRange, bound_ranges, clip_to_stop, next_offset, offset_at_cut
+from floodmark.bindings.coordination import AlignedReaders, QueryInputs, QueryReaders, QueryStops
+from floodmark.bindings.offsets import (
+    BatchLimits,
+    BoundRange,
+    InputState,
+    Mark,
+    QueryInput,
+    add_empty_batch,
+    bound_ranges,
+    change_state,
+    clip_to_stop,
+    next_offset,
+    offset_at_cut,
+    raise_mark,
+    released_mark,
+    repeat_mark,
+)
 from floodmark.control import Home
 from floodmark.errors import HomeBusy, HomeUnusable, KafkaAway, UnknownHold
 from floodmark.spark.worker_checks import check_version_of_worker, floodmark_version
 from floodmark.streams import StreamHome
 from floodmark.streams.backend import LocalBackend
+
+OnIdle = Literal["hold", "release"]
+"""Whether an input without active writers holds the watermark of a query, or lets the other inputs pass."""
 
 
 class BoundSource(Protocol):
@@ -73,6 +91,14 @@ class ReaderSettings(Protocol):
         """Whether worker processes compare their version of the package with the driver's."""
 
     @property
+    def on_idle(self) -> OnIdle:
+        """What an input that is not active does to the watermark of a query with several inputs."""
+
+    @property
+    def idle_after(self) -> int | None:
+        """After how many microseconds without news the source counts as idle, if all of it is read."""
+
+    @property
     def reader(self) -> str | None:
         """The id of the DataFrame, by which a sink finds the query that reads it."""
 
@@ -83,8 +109,15 @@ ROWS_PER_TASK: Final = 4_000_000
 IS_MARK: Final = "_is_mark"
 """The column that distinguishes mark rows from rows of the stream."""
 
-MarkRow = tuple[int, Mapping[str, int]]
-"""A timestamp, and the watermarks at its end."""
+
+@dataclass(frozen=True, slots=True)
+class MarkRow:
+    """The content of a mark row: a timestamp, the watermarks at its end, and the mark for Spark in microseconds."""
+
+    ts: int | None
+    watermarks: Mapping[str, int]
+    micros: int | None
+
 
 _homes_by_location: dict[str, StreamHome] = {}
 
@@ -185,13 +218,16 @@ S = TypeVar("S", bound=ReaderSettings)
 _ALIGNMENT_HEARTBEAT_SECONDS: Final = 10.0
 _RETRY_SECONDS: Final = 30.0
 _NO_LIMIT: Final = 2**62
+_RECORD_TIMEOUT_SECONDS: Final = 2.0
+"""How long the end of an availableNow query waits for the listener to record its last batch."""
 
 
 class BoundReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[B, S]):
     """Decides the batches of a query on the driver as long as it runs; a pickled copy reads rows in every task.
 
     An offset is a `SourceOffset`: where the batch ends, and the watermark there. Spark logs it before the batch runs,
-    so a retried batch is the same.
+    so a retried batch is the same. The first batch of a run has the mark again, also if nothing is new: see
+    `repeat_mark`.
     """
 
     look_seconds: float = 0.05
@@ -209,6 +245,11 @@ class BoundReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[B
         self._reported: object = None
         self._stops: QueryStops | None = None
         self._has_stops: bool | None = None
+        self._has_said_mark = False
+        self._first_start: SourceOffset | None = None
+        self._last_start: SourceOffset | None = None
+        self._quiet_since = 0.0
+        self._next_look_at = 0.0
 
     @abstractmethod
     def _open(self) -> B:
@@ -286,6 +327,7 @@ class BoundReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[B
             history = self._current_history(bound)
             self._query_hold(bound).take(history, before, time.monotonic())
             stops = self._query_stops(before)
+            self._note_start(before)
             after = self._next_end(bound, history, before, limit)
             if after == before and self._until is not None and not self._has_bound_final_times:
                 self._has_bound_final_times = True
@@ -295,7 +337,13 @@ class BoundReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[B
                     after = self._next_end(bound, final, before, limit)
             if stops is not None:
                 after = _apply_stops(stops, before, after)
-            return start if after == before else after.save()
+            if after == before and self._must_repeat_mark(before, stops):
+                after = repeat_mark(before)
+                if stops is not None and stops.remaining:
+                    after = clip_to_stop(stops.key, stops.remaining, before, after)
+            if after == before and self._settings.on_idle == "release" and not (stops and stops.remaining):
+                after = self._release(bound, history, before)
+            return start if after == before else self._complete(bound, before, after).save()
 
         return self._retry_while_away(find)
 
@@ -304,7 +352,8 @@ class BoundReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[B
         before, after = SourceOffset.load(start), SourceOffset.load(end)
         bound = self._retry_while_away(self._bound_source)
         ranges = bound_ranges(self._retry_while_away(bound.history), before, after)
-        return self._tasks(bound, ranges, self._mark_row(after))
+        self._has_said_mark = True
+        return self._tasks(bound, ranges, self._mark_row(bound, after))
 
     def commit(self, end: dict[str, Any]) -> None:
         """Release timestamps that Spark will not read again."""
@@ -329,6 +378,68 @@ class BoundReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[B
             self._has_stops = self._stops is not None
         return self._stops
 
+    def _complete(self, bound: B, before: SourceOffset, after: SourceOffset) -> SourceOffset:
+        """Return the end of a batch with its mark, and with its state if that counts."""
+        marked = raise_mark(before, after, self._own_mark(bound, after))
+        if self._settings.on_idle == "hold":
+            return replace(marked, state=None)
+        return marked if marked.state is not None else replace(marked, state="active")
+
+    def _release(self, bound: B, history: BindingHistory, start: SourceOffset) -> SourceOffset:
+        """Return the end of a batch in which an input that is not active lets the others pass, or `start`."""
+        state = self._state(bound, history, start)
+        if state == "active":
+            return start
+        if state != start.state:
+            # The others must know the state before the mark rises: if all inputs are idle, the highest mark counts.
+            return change_state(start, state, None)
+        key, _ = self._time_key(bound)
+        mark = start.mark or self._own_mark(bound, start)
+        micros = released_mark(None if mark is None else mark.micros, self._other_inputs(start))
+        return start if micros is None else change_state(start, state, Mark(key, micros))
+
+    def _state(self, bound: B, history: BindingHistory, start: SourceOffset) -> InputState:
+        """Return the state of the input; it is active as long as there are rows to read."""
+        end = self._ending_offsets(bound)
+        if end is not None and all(start.cut.get(partition, 0) >= offset for partition, offset in end.items()):
+            return "finished"
+        if any(start.cut.get(partition, 0) < offset for partition, offset in history.ends.items()):
+            return "active"
+        if history.state != "active":
+            return history.state
+        most = self._settings.idle_after
+        is_overdue = most is not None and time.monotonic() >= self._quiet_since + most / 1e6
+        return "timed out" if start.state == "timed out" or is_overdue else "active"
+
+    def _other_inputs(self, start: SourceOffset) -> list[QueryInput]:
+        """Return the other inputs of the query as of `start`; none before the listener has recorded its last batch."""
+        now = time.monotonic()
+        if self._until is None and now < self._next_look_at:
+            return []
+        self._next_look_at = now + self.look_seconds
+        inputs = QueryInputs(open_home(self._location).home)
+        give_up = now + (0 if self._until is None else _RECORD_TIMEOUT_SECONDS)
+        while (others := inputs.others(start)) is None and time.monotonic() < give_up:
+            time.sleep(0.02)
+        return others or []
+
+    def _note_start(self, start: SourceOffset) -> None:
+        last = self._last_start
+        if last is None or (last.ts, last.cut, last.watermarks) != (start.ts, start.cut, start.watermarks):
+            self._quiet_since = time.monotonic()
+        self._last_start = start
+        if self._first_start is None:
+            self._first_start = start
+        elif start != self._first_start:
+            # A batch has begun in which the mark was said; if its plan has left this source out, no batch has it.
+            self._has_said_mark = True
+
+    def _must_repeat_mark(self, start: SourceOffset, stops: QueryStops | None) -> bool:
+        """Return whether the source has a mark that it has not said to Spark in this run."""
+        is_only_input = stops is not None and stops.readers == 1
+        has_mark = self._settings.mark_rows and bool(start.watermarks or start.mark)
+        return has_mark and not self._has_said_mark and not is_only_input
+
     def _current_history(self, bound: B) -> BindingHistory:
         """Return the bindings. Spark asks a hundred times a second, and a tick costs several store queries."""
         now = time.monotonic()
@@ -343,10 +454,20 @@ class BoundReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[B
             self._hold = QueryHold(bound)
         return self._hold
 
-    def _mark_row(self, after: SourceOffset) -> MarkRow | None:
-        if not self._settings.mark_rows or not after.watermarks or after.ts is None:
+    def _own_mark(self, bound: B, offset: SourceOffset) -> Mark | None:
+        """Return the mark that follows from the watermarks of the source alone."""
+        key, unit = self._time_key(bound)
+        time = offset.watermarks.get(key)
+        return None if time is None or not self._settings.mark_rows else Mark(key, micros_from_unit(time, unit))
+
+    def _mark_row(self, bound: B, after: SourceOffset) -> MarkRow | None:
+        if not self._settings.mark_rows:
             return None
-        return after.ts, dict(after.watermarks)
+        # Offsets of earlier versions have no mark.
+        mark = after.mark or self._own_mark(bound, after)
+        if mark is None and not after.watermarks:
+            return None
+        return MarkRow(after.ts, dict(after.watermarks), None if mark is None else mark.micros)
 
     def _next_end(self, bound: B, history: BindingHistory, start: SourceOffset, limit: ReadLimit) -> SourceOffset:
         """Return where the next batch ends, or `start` if there is nothing new or a slower query must catch up."""
@@ -409,9 +530,9 @@ def _apply_stops(stops: QueryStops, before: SourceOffset, after: SourceOffset) -
     """Return the end of a batch of an exactly-once query: clipped to its next stop, or one extra empty batch."""
     if stops.remaining:
         return clip_to_stop(stops.key, stops.remaining, before, after)
-    if after == before and stops.extra_empty_batch and before.watermarks and before.step == 0:
+    if after == before and stops.extra_empty_batch and before.needs_empty_batch:
         # An extra empty batch, so that windows closed by the last batch are emitted.
-        return replace(before, step=1)
+        return add_empty_batch(before)
     return after
 
 

@@ -19,14 +19,15 @@ from floodmark._util.options import rename_options, require_names, require_one_o
 from floodmark._util.times import Duration, duration_micros
 from floodmark.bindings import Bindings
 from floodmark.control import Home
-from floodmark.errors import KafkaAway, UnsupportedFrame
+from floodmark.errors import InvalidOption, KafkaAway, UnsupportedFrame
 from floodmark.spark.columns import EVENT_TIME_METADATA, TIME_KEY_METADATA, as_event_time, column_of, quote_name
 from floodmark.spark.executors import Needs, checks_executors, require_executors
 from floodmark.spark.private_options import private_home, register_source
 from floodmark.spark.sessions import require_supported, spark_is_classic
-from floodmark.spark.source.bound_reader import IS_MARK
+from floodmark.spark.source.bound_reader import IS_MARK, OnIdle
 from floodmark.spark.source.stream_reader import FloodmarkSource
 from floodmark.spark.source.stream_settings import ReadRange, StreamReadSettings, stream_arrow_schema
+from floodmark.spark.watermark.listener import session_listener
 from floodmark.spark.watermark.marks import Operators, require_known_operators, spark_watermark
 from floodmark.streams import Position, Stream, StreamHome
 from floodmark.streams.backend import LocalBackend
@@ -86,6 +87,8 @@ def read_stream(
     align: str | None = None,
     max_ahead: Duration = "0 seconds",
     settle: bool = False,
+    on_idle: OnIdle = "hold",
+    idle_after: Duration | None = None,
     operators: Operators = "any",
     source: str | None = None,
 ) -> DataFrame:
@@ -123,6 +126,14 @@ def read_stream(
         max_ahead: How far the query may be ahead of the slowest query of its group that still has rows to read.
         settle: Whether batches end where the watermark advances, followed by an empty batch. Then the result of
             dropDuplicatesWithinWatermark depends on the data alone, too.
+        on_idle: What the stream does to the watermark of a query that unites or joins it with others, while all of its
+            writers are idle, closed or timed out, or after its `end`. "hold": the query waits for its next mark.
+            "release": the others pass; rows of the stream that are behind the watermark when it revives are late. It
+            lets through what other inputs of `read_stream`, `read_topics` and `with_watermark` have reached in the
+            query's last batch, as recorded by the program that has started the query. A release is stored in the
+            checkpoint, and repeated by a batch that runs again.
+        idle_after: With on_idle="release", after this long without rows or marks the stream counts as idle, too, if the
+            query has read all of it; by default never.
         operators: As in `follow_marks`.
         source: The id of the binding history, by default the name of the stream. Queries with the same id share it.
 
@@ -137,6 +148,7 @@ def read_stream(
     require_one_of("late", late, get_args(LateRows))
     require_known_operators(operators)
     require_supported(spark)
+    idle_options = _idle_options(on_idle, idle_after)
     opened_home = Home.open_existing(home)
     with StreamHome(LocalBackend(opened_home), controller=False) as streams, rename_options(_STREAM_PARAMETERS):
         opened = streams.stream(stream)
@@ -152,6 +164,7 @@ def read_stream(
             "checkWorkers": None if checks_executors(spark) else "false",
             "reader": reader_id(source or stream),
             "settle": str(settle).lower(),
+            **idle_options,
             **_range_options("starting", start),
             **_range_options("ending", end),
             "align": align,
@@ -167,6 +180,8 @@ def read_stream(
         stream_arrow_schema(opened.settings, settings)
         ReadRange.of(settings, opened)
     require_executors(spark, Needs(home=opened_home.location))
+    if on_idle == "release":
+        session_listener(spark).watch_inputs(opened_home.location)
     read = spark.readStream.format(_source_format(spark, private)).options(**options).load()
     rows = _select_by_lateness(_follow_mark_rows(read, column, time_key, operators), column, time_key, late)
     return rows if columns is None or late == "keep" or "_w" in columns else rows.drop("_w")
@@ -329,6 +344,8 @@ def read_topics(
     align: str | None = None,
     max_ahead: Duration | None = None,
     settle: bool = False,
+    on_idle: OnIdle = "hold",
+    idle_after: Duration | None = None,
     operators: Operators = "any",
     connect_timeout: Duration | None = "5 seconds",
 ) -> DataFrame:
@@ -392,6 +409,8 @@ def read_topics(
         align: As in `read_stream`.
         max_ahead: As in `read_stream`.
         settle: As in `read_stream`.
+        on_idle: As in `read_stream`; topics are idle while all of their partitions are, by `idle`.
+        idle_after: As in `read_stream`.
         operators: As in `follow_marks`.
         connect_timeout: How long a broker may take to answer when the topics are looked up; None does not look them up.
 
@@ -448,6 +467,7 @@ def read_topics(
         "align": align,
         "maxAhead": _duration_option(max_ahead, "max_ahead"),
         "settle": str(settle).lower(),
+        **_idle_options(on_idle, idle_after),
         "markRows": "true",
         "checkWorkers": None if checks_executors(spark) else "false",
         "reader": reader_id(source or json.dumps([servers, *names])),
@@ -471,6 +491,8 @@ def read_topics(
     # Only tasks that find event times in the values report them to the home.
     reports_to = opened_home.location if timestamp_column is not None else None
     require_executors(spark, Needs(reports_to, settings.kafka.servers, tuple(sorted(settings.kafka.options.items()))))
+    if on_idle == "release":
+        session_listener(spark).watch_inputs(opened_home.location)
     read = spark.readStream.format(_source_format(spark, private)).options(**reader_options).load()
     rows = _select_by_lateness(_follow_mark_rows(read, column, time_key, operators), column, time_key, late)
     return rows if columns is None or late == "keep" or "_w" in columns else rows.drop("_w")
@@ -489,6 +511,20 @@ def reader_id(source: str) -> str:
     ['1c168adb00d208e4', '1c168adb00d208e4']
     """
     return f"{uuid4().hex}-{sha256(source.encode()).hexdigest()[:16]}"
+
+
+def _idle_options(on_idle: OnIdle, idle_after: Duration | None) -> dict[str, str]:
+    require_one_of("on_idle", on_idle, get_args(OnIdle))
+    quiet = _duration_option(idle_after, "idle_after", least=1)
+    if quiet is not None and on_idle == "hold":
+        raise InvalidOption(
+            "idle_after is given, and on_idle is 'hold'.",
+            rule="Only an input with on_idle='release' stops to hold the watermark.",
+            remedy="Pass on_idle='release' too, or leave idle_after out.",
+            option="idle_after",
+            value=idle_after,
+        )
+    return {"onIdle": on_idle, **({} if quiet is None else {"idleAfter": quiet})}
 
 
 def _duration_option(duration: Duration | None, option: str, least: int = 0) -> str | None:

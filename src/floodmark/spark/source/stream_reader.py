@@ -195,13 +195,11 @@ def _stamp_rows(chunk: Chunk, bound: BoundRange, stream: StreamSettings, schema:
 
 
 def _mark_row(stream: StreamSettings, settings: StreamReadSettings, schema: Any, mark: MarkRow) -> Any:
-    """Return a mark row: it has the watermark in the event-time column and in `_w`."""
-    ts, watermarks = mark
-    time = watermarks.get(stream.key(settings.key))
+    """Return a mark row: it has the mark in the event-time column, and the watermarks in `_w`."""
     values = {
-        stream.time_columns[stream.key(settings.key)]: _constant(1, _micros(time, stream)),
-        "_ts": _constant(1, ts),
-        "_w": _stamps(1, watermarks, stream),
+        stream.time_columns[stream.key(settings.key)]: _constant(1, mark.micros),
+        "_ts": _constant(1, mark.ts),
+        "_w": _stamps(1, mark.watermarks, stream),
         IS_MARK: pa.array([True]),
     }
     return pa.RecordBatch.from_arrays(

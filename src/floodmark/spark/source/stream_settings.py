@@ -3,19 +3,19 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, cast, get_args
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from floodmark._util.codec import parse_json
-from floodmark._util.options import refuse_unknown_options
+from floodmark._util.options import refuse_unknown_options, require_one_of
 from floodmark._util.text import did_you_mean
 from floodmark._util.times import duration_micros, time_in_unit
 from floodmark.bindings import BoundStream
 from floodmark.errors import InvalidOption, UnknownColumn, UnsupportedFrame
-from floodmark.spark.source.bound_reader import IS_MARK, ROWS_PER_TASK, TimeFilter
+from floodmark.spark.source.bound_reader import IS_MARK, ROWS_PER_TASK, OnIdle, TimeFilter
 from floodmark.streams import Position, Stream, StreamSettings
 from floodmark.streams.events import PAYLOAD_SCHEMA
 from floodmark.streams.layout.positions import check_cut, load_position
@@ -40,6 +40,8 @@ OPTIONS: Final = {
     "marks": "whether each batch has a row with the watermark and no data; set by read_stream",
     "asOf": "read the rows bound up to this timestamp; in a batch query only",
     "checkWorkers": "whether worker processes compare their version of the package with the driver's",
+    "onIdle": "hold or release: whether a source without active writers lets the other inputs of a query pass",
+    "idleAfter": "after how long without news the source counts as idle, if all of it is read; by default never",
     "reader": "the id of the DataFrame; set by read_stream, needed by write_stream",
 }
 """The options and their meaning. Spark passes option names in lower case."""
@@ -72,6 +74,8 @@ class StreamReadSettings:
     as_of: str | None = None
     check_workers: bool = True
     reader: str | None = None
+    on_idle: OnIdle = "hold"
+    idle_after: int | None = None
 
     @property
     def mark_rows(self) -> bool:
@@ -110,7 +114,7 @@ class StreamReadSettings:
                     option=other,
                     value=texts[other],
                 )
-        duration = texts.get("maxEventTimePerTrigger")
+        duration, quiet = texts.get("maxEventTimePerTrigger"), texts.get("idleAfter")
         return cls(
             stream=stream,
             home=texts.get("home"),
@@ -132,6 +136,8 @@ class StreamReadSettings:
             as_of=texts.get("asOf"),
             check_workers=parse_flag(texts, "checkWorkers", default="true"),
             reader=texts.get("reader"),
+            on_idle=parse_on_idle(texts),
+            idle_after=None if quiet is None else duration_micros(quiet, "idleAfter", least=1),
         )
 
 
@@ -221,6 +227,13 @@ def parse_flag(texts: Mapping[str, str], option: str, *, default: str = "false")
             value=text,
         )
     return text == "true"
+
+
+def parse_on_idle(texts: Mapping[str, str]) -> OnIdle:
+    """Return the value of the option onIdle."""
+    text = texts.get("onIdle", "hold")
+    require_one_of("onIdle", text, get_args(OnIdle))
+    return cast("OnIdle", text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -376,12 +376,11 @@ def _headers(record: Any) -> list[dict[str, Any]] | None:
 
 
 def _mark_row(settings: TopicSettings, schema: Any, mark: MarkRow) -> Any:
-    """Return a mark row: it has the watermark in the event-time column and in `_w`."""
-    ts, watermarks = mark
-    time = pa.array([watermarks.get(settings.time_key)], pa.int64()).cast(MICROS_TYPE)
+    """Return a mark row: it has the mark in the event-time column, and the watermark in `_w`."""
+    time = pa.array([mark.watermarks.get(settings.time_key)], pa.int64()).cast(MICROS_TYPE)
     values = {
-        event_time_column_of(settings): time,
-        "_ts": pa.array([ts], pa.int64()).cast(MICROS_TYPE),
+        event_time_column_of(settings): pa.array([mark.micros], pa.int64()).cast(MICROS_TYPE),
+        "_ts": pa.array([mark.ts], pa.int64()).cast(MICROS_TYPE),
         "_w": pa.StructArray.from_arrays([time], names=[settings.time_key]),
         IS_MARK: pa.array([True]),
     }

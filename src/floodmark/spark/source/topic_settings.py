@@ -19,8 +19,8 @@ from floodmark.errors import InvalidOption, SchemaInvalid, UnknownColumn
 from floodmark.kafka import KafkaCluster, KafkaSettings
 from floodmark.kafka.codecs.avro import AvroDecoder, schema_of_avro
 from floodmark.kafka.codecs.json_decoder import JsonDecoder
-from floodmark.spark.source.bound_reader import IS_MARK, ROWS_PER_TASK
-from floodmark.spark.source.stream_settings import parse_count, parse_flag, parse_names
+from floodmark.spark.source.bound_reader import IS_MARK, ROWS_PER_TASK, OnIdle
+from floodmark.spark.source.stream_settings import parse_count, parse_flag, parse_names, parse_on_idle
 
 OnBadValue = Literal["fail", "null", "dead-letter"]
 ValueFormat = Literal["json", "avro"]
@@ -58,6 +58,8 @@ OPTIONS: Final = {
     "patience": "how long to retry if no broker answers",
     "markRows": "whether each batch has a row with the watermark and no data; set by read_topics",
     "checkWorkers": "whether worker processes compare their version of the package with the driver's",
+    "onIdle": "hold or release: whether a source without active writers lets the other inputs of a query pass",
+    "idleAfter": "after how long without news the source counts as idle, if all of it is read; by default never",
     "reader": "the id of the DataFrame; set by read_topics, needed by write_stream",
 }
 """The options and their meaning. Spark passes option names in lower case."""
@@ -106,6 +108,8 @@ class TopicSettings:
     mark_rows: bool = False
     check_workers: bool = True
     reader: str | None = None
+    on_idle: OnIdle = "hold"
+    idle_after: int | None = None
 
     @property
     def rule(self) -> TimeRule:
@@ -146,6 +150,7 @@ class TopicSettings:
         texts = {_OPTION_NAMES[name.lower()]: value for name, value in options.items() if name.lower() in _OPTION_NAMES}
         _check_combinations(texts)
         idle, future, event_time = (texts.get(name) for name in ("idle", "future", "maxEventTimePerTrigger"))
+        quiet = texts.get("idleAfter")
         isolation = client.pop(_ISOLATION, "read_committed")
         require_one_of(_ISOLATION, isolation, ("read_committed", "read_uncommitted"))
         return cls(
@@ -184,6 +189,8 @@ class TopicSettings:
             mark_rows=parse_flag(texts, "markRows"),
             check_workers=parse_flag(texts, "checkWorkers", default="true"),
             reader=texts.get("reader"),
+            on_idle=parse_on_idle(texts),
+            idle_after=None if quiet is None else duration_micros(quiet, "idleAfter", least=1),
         )
 
 

@@ -148,6 +148,7 @@ class WatermarkChain:
         self._missed = 0
         self._last: Observation | None = None
         self._waited_at = -1
+        self._has_said_mark = False
         self.steps_every_batch = False
 
     def initial(self) -> MarkOffset:
@@ -184,9 +185,15 @@ class WatermarkChain:
         must_step = bool(decisions) or (self.steps_every_batch and has_rows)
         # After a restart the offset still has the frame of the old program, and after a fork the old incarnation.
         is_own_offset = at.incarnation == start.incarnation and start.frame == self._frame
-        if watermark != at.watermark or must_step or not is_own_offset:
+        # Spark takes an input that has said nothing since a restart for one at 0.
+        must_repeat = watermark is not None and not self._has_said_mark
+        if watermark != at.watermark or must_step or must_repeat or not is_own_offset:
             return self._step(at, watermark)
         return start
+
+    def note_replay(self) -> None:
+        """Note that Spark runs a batch again: its mark need not be said once more in this run."""
+        self._has_said_mark = True
 
     def forget_before(self, end: MarkOffset, keep: int) -> None:
         """Delete the steps that Spark can no longer return to."""
@@ -286,6 +293,7 @@ class WatermarkChain:
     def _step(self, at: MarkOffset, watermark: int | None) -> MarkOffset:
         self._steps.add(at.incarnation, at.seq + 1, watermark, self._snapshot(), self._clock())
         self._at = MarkOffset(self._frame, at.incarnation, at.seq + 1, watermark)
+        self._has_said_mark = True
         return self._at
 
     def _snapshot(self) -> Snapshot:

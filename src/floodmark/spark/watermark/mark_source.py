@@ -68,6 +68,7 @@ class MarkReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
     def readBetweenOffsets(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[tuple[Any, ...]]:  # noqa: N802
         """Return the mark of a batch that is run again."""
         before, after = MarkOffset.from_json(start), MarkOffset.from_json(end)
+        self._chain().note_replay()
         self._publish_batch_watermark(before, after)
         return _mark_rows(after)
 

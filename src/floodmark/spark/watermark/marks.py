@@ -1,9 +1,11 @@
 """Mark rows of a DataFrame become Spark's watermark, on which Spark's own operators close."""
 
 from typing import Literal, get_args
+from uuid import uuid4
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
 
 from floodmark._util.options import require_one_of
 from floodmark.errors import InvalidOption
@@ -15,11 +17,14 @@ from floodmark.spark.columns import (
     require_streaming,
     require_timestamp_field,
 )
+from floodmark.spark.watermark.listener import OnFallingMark, marks_observation_name, session_listener
 
 Operators = Literal["any", "windows"]
 
 
-def follow_marks(df: DataFrame, time: str, mark: str, *, operators: Operators = "any") -> DataFrame:
+def follow_marks(
+    df: DataFrame, time: str, mark: str, *, operators: Operators = "any", on_falling_mark: OnFallingMark = "fail"
+) -> DataFrame:
     """Return the data rows of a streaming DataFrame, with the watermark that its mark rows state.
 
     ```python
@@ -42,12 +47,22 @@ def follow_marks(df: DataFrame, time: str, mark: str, *, operators: Operators = 
     As always in Spark, a mark takes effect after the micro-batch that contains it, the watermark of a query with
     several inputs is the lowest one, and times before 1970 are late. It works through Spark Connect too.
 
+    After a restart Spark has the watermark of the query, but not that of each input. If a query has several inputs, its
+    watermark rests until each of them has a mark again. `read_stream`, `read_topics` and `with_watermark` repeat their
+    marks; this function cannot, since the marks are in the rows of a source that it does not control. Let the writer of
+    the marks repeat them from time to time.
+
     Args:
         df: A streaming DataFrame without a watermark.
         time: The event-time column, of type timestamp.
         mark: The column that is a timestamp in mark rows and null in data rows.
         operators: "windows" closes a window that ends at W at once; choose it only if every stateful operator of the
             query is a tumbling or sliding window. With other operators it makes rows at exactly W late.
+        on_falling_mark: What happens if the largest mark of a batch lies below that of an earlier batch. Spark goes on
+            with the higher mark. "fail": the program that has started the query logs the mark as an error and lets the
+            query fail, by cancelling its next batch; through Spark Connect it stops the query. "count" logs a warning,
+            and `falling_marks` returns the number. Of batches before a restart only the query's watermark is known: a
+            mark below it is falling.
 
     Returns:
         The data rows, without the column `mark`.
@@ -56,9 +71,10 @@ def follow_marks(df: DataFrame, time: str, mark: str, *, operators: Operators = 
         UnsupportedFrame: The DataFrame is not streaming, has a watermark, or a column has the wrong type. A watermark
             on a column that was dropped since is found only when the query runs.
         UnknownColumn: There is no column `time` or `mark`.
-        InvalidOption: `time` and `mark` are the same column, or `operators` is unknown.
+        InvalidOption: `time` and `mark` are the same column, or `operators` or `on_falling_mark` is unknown.
     """
     require_known_operators(operators)
+    require_one_of("on_falling_mark", on_falling_mark, get_args(OnFallingMark))
     require_streaming(df)
     fields = df.schema.fields
     time_field = require_timestamp_field(fields, time, "time")
@@ -73,12 +89,33 @@ def follow_marks(df: DataFrame, time: str, mark: str, *, operators: Operators = 
         )
     require_no_watermark(fields)
 
-    marked = df.withColumn(mark, spark_watermark(column_of(mark), operators))
+    frame = uuid4().hex
+    session_listener(df.sparkSession).watch_marks(frame, mark, on_falling_mark)
+    observed = df.observe(marks_observation_name(frame), F.max(F.unix_micros(column_of(mark))).alias("largest"))
+    marked = observed.withColumn(mark, spark_watermark(column_of(mark), operators))
     moved = marked.withWatermark(quote_name(mark), "0 seconds")
     data = moved.where(_is_data(column_of(mark)))
     return data.select(
         *(as_event_time(f) if f is time_field else column_of(f.name) for f in fields if f is not mark_field)
     )
+
+
+def falling_marks(query: StreamingQuery) -> int:
+    """Return how many batches of a running query had a falling mark since it was started: see `follow_marks`.
+
+    ```python
+    orders = fm.follow_marks(lines, time="t", mark="mark", on_falling_mark="count")
+    query = orders.writeStream.format("noop").start()
+    fm.falling_marks(query)
+    ```
+
+    Args:
+        query: A query that this program has started.
+
+    Returns:
+        The number of batches that have ended so far whose largest mark was below that of an earlier one.
+    """
+    return session_listener(SparkSession.active()).falling[str(query.runId)]
 
 
 def spark_watermark(mark: Column, operators: Operators) -> Column:
