@@ -308,6 +308,10 @@ class SchemaInvalid(InvalidValue):
     """A schema cannot be parsed, or has an unsupported type."""
 
 
+class SchemaChangeRefused(InvalidValue):
+    """A schema can only get new nullable columns; the change asks for more."""
+
+
 class EventInvalid(InvalidValue):
     """An event does not fit the schema of its stream."""
 
@@ -318,6 +322,10 @@ class NaiveTime(InvalidValue):
 
 class OffsetOutOfRange(InvalidValue):
     """An offset is outside its segment."""
+
+
+class EventsRemoved(StateError):
+    """A query continues at events that the stream's retention has removed."""
 
 
 class UnknownStream(UnknownName):

@@ -66,13 +66,22 @@ class Stream:
         return schema_of(self._info)
 
     def alter(self, **changes: Any) -> None:
-        """Change settings; see `StreamHome.create_stream`. The schema cannot be changed.
+        """Change settings, or add columns; see `StreamHome.create_stream` for what each setting means.
 
         >>> with connect() as home:
-        ...     stream = home.create_stream("shop/orders")
-        ...     stream.alter(writer_timeout="5 seconds")
-        ...     stream.settings.writer_timeout
-        5000000
+        ...     stream = home.create_stream("shop/orders", schema="id BIGINT")
+        ...     stream.alter(schema="id BIGINT, note STRING", writer_timeout="5 seconds", retention="7 days")
+        ...     stream.settings.ddl
+        'id BIGINT, note STRING'
+
+        All durations, `retention` and `retention_bytes` can be changed at any time, and take effect at once. `unit` and
+        time keys can be changed or removed only before time was noted in them.
+
+        `schema` is the present schema with nullable columns added at its end. Events written before have null in them.
+        Writers that are open continue with the columns they know, and write null; open them again to fill the new
+        columns. Readers see the columns with the events that have them, Spark queries when they are started again,
+        also from an existing checkpoint. Any other change of the schema is refused with `SchemaChangeRefused`: create
+        another stream, and copy the events.
         """
         self._info = self._backend.catalog.alter(self._info, changes)
 

@@ -347,3 +347,26 @@ def test_only_the_columns_that_are_asked_for_are_read_and_the_event_time(orders:
     assert counted(orders.collect(windows(rows))) == {0: 2, 10: 1}
     with pytest.raises(Exception, match="has no column 'idd'"):
         orders.read(columns=["idd"])
+
+
+def test_a_query_sees_added_columns_when_it_is_started_again_from_its_checkpoint(orders: StreamFeed) -> None:
+    orders.play([[1], 10, None])
+    before = orders.read()
+    assert orders.collect(before.select("id", "item"), "same") == [(0, "tea")]
+    orders.stream.alter(schema=f"{orders.stream.settings.ddl}, note STRING")
+    orders.play([[11], None])
+    # A DataFrame that was made before reads the columns that it was planned with.
+    assert orders.collect(before.select("id", "item"), "same") == [(1, "tea")]
+    orders.play([[12], None])
+    with orders.stream.writer() as writer:
+        writer.write({"id": 7, "item": "mug", "note": "blue"})
+    orders.bind()
+    again = orders.read().select("id", "item", "note")
+    assert sorted(orders.collect(again, "same")) == [(2, "tea", None), (7, "mug", "blue")]
+    snapshot = orders.spark.read.format("floodmark").options(stream="orders", home=str(orders.path / "home")).load()
+    assert sorted(tuple(row) for row in snapshot.select("id", "note").collect()) == [
+        (0, None),
+        (1, None),
+        (2, None),
+        (7, "blue"),
+    ]

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 from floodmark.errors import Conflict, RequestInvalid, SchemaInvalid
 from floodmark.service.context import Context, StreamId, StreamName
 from floodmark.service.forms import FormRoute, needs
-from floodmark.service.messages import Count, DoneView, FailFast, Form, Int64, JsonResponse, Micros, Name, bad_request
+from floodmark.service.messages import Count, DoneView, FailFast, Form, Int64, JsonResponse, Micros, Name
 from floodmark.streams.definition import DEFAULT_KEY, StreamInfo, StreamSettings, check_stream_name, make_settings
 from floodmark.streams.layout.layout import Layout
 from floodmark.streams.remote.wire import save_stream
@@ -38,6 +38,8 @@ class SettingsForm(Form):
     forget_after: Micros | None = None
     marks_retention: Micros | None = None
     transaction_timeout: Micros | None = None
+    retention: Micros | None = Field(default=None, description="How long events are kept; null: forever.")
+    retention_bytes: Count | None = Field(default=None, description="Older events than these bytes are removed.")
 
 
 class NewStreamForm(Form):
@@ -124,10 +126,8 @@ async def show_stream(context: Context, stream: StreamId, name: StreamName = Non
 @ROUTES.patch("/streams/{stream}", response_model=StreamView)
 @needs("admin")
 async def alter_stream(context: Context, stream: StreamId, form: SettingsForm, name: StreamName = None) -> JsonResponse:
-    """Change the named settings. The schema cannot be changed."""
+    """Change the named settings. A schema is the present one with new nullable columns at its end."""
     info = await context.stream(stream, name, "admin")
-    if form.model_fields_set & {"arrow_schema", "ddl"}:
-        raise bad_request("The schema of a stream cannot be changed.", "Create another stream with the new schema.")
     alter = context.backend.catalog.alter
     return await context.answer(lambda: _stream_view(alter(info, changes_from_form(form))))
 
@@ -174,6 +174,7 @@ _DURATIONS: Final = (
     "forget_after",
     "marks_retention",
     "transaction_timeout",
+    "retention",
 )
 
 
@@ -185,14 +186,8 @@ def settings_from_form(form: SettingsForm) -> StreamSettings:
     ... ).writer_timeout
     5000000
     """
-    if form.arrow_schema is not None and form.ddl is not None:
-        raise RequestInvalid(
-            "The request has both a schema and a ddl.",
-            rule="The schema of a stream is settings once: as an Arrow schema, or as Spark DDL.",
-            remedy="Leave out schema or ddl.",
-        )
-    schema = form.ddl if form.arrow_schema is None else _decode_schema(form.arrow_schema)
     settings = changes_from_form(form)
+    schema = settings.pop("schema", None)
     unit = settings.pop("unit", "us")
     columns = settings.pop("time_columns", None)
     # The default key without a column means: no time columns.
@@ -201,8 +196,18 @@ def settings_from_form(form: SettingsForm) -> StreamSettings:
 
 
 def changes_from_form(form: SettingsForm) -> dict[str, Any]:
-    """Return the settings that a request names, without the schema, as `Stream.alter` takes them."""
+    """Return the settings that a request names, as `Stream.alter` takes them."""
+    if form.arrow_schema is not None and form.ddl is not None:
+        raise RequestInvalid(
+            "The request has both a schema and a ddl.",
+            rule="The schema of a stream is given once: as an Arrow schema, or as Spark DDL.",
+            remedy="Leave out schema or ddl.",
+        )
     changes: dict[str, Any] = {}
+    if form.model_fields_set & {"arrow_schema", "ddl"}:
+        changes["schema"] = form.ddl if form.arrow_schema is None else _decode_schema(form.arrow_schema)
+    if "retention_bytes" in form.model_fields_set:
+        changes["retention_bytes"] = form.retention_bytes
     for name in _DURATIONS:
         if name in form.model_fields_set:
             value = getattr(form, name)

@@ -1,6 +1,7 @@
 """The format "floodmark": reads a stream continuously or as a snapshot, and passes topics on to `topic_reader`."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from floodmark.spark.source.stream_settings import (
     ReadRange,
     StreamReadSettings,
     parse_time,
+    settings_when_planned,
     stream_arrow_schema,
     stream_spark_schema,
 )
@@ -83,7 +85,12 @@ class FloodmarkSource(DataSource):
         """Return the settings and the home's location; refuse a schema other than the stream's."""
         settings = StreamReadSettings.of(self.options)
         home = open_home(settings.home)
-        expected = self.schema()
+        stream = home.stream(settings.stream).settings
+        count = None if stream.schema is None else sum(name in schema.names for name in stream.schema.names)
+        if settings.columns is None:
+            # Columns may have been added since the DataFrame was made.
+            settings = replace(settings, stream_columns=count)
+        expected = stream_spark_schema(settings_when_planned(stream, settings), settings)
         if schema.simpleString() != expected.simpleString():
             raise SchemaInvalid(
                 f"The query has the schema {schema.simpleString()}.",
@@ -177,9 +184,10 @@ def read_stream_task(location: str, settings: StreamReadSettings, task: ReadTask
             remedy="Keep the home in PostgreSQL and the events in Kafka, or run Spark on one machine.",
             path=location,
         ) from error
-    schema = stream_arrow_schema(stream.settings, settings)
+    planned = settings_when_planned(stream.settings, settings)
+    schema = stream_arrow_schema(planned, settings)
     if task.mark is not None:
-        yield _mark_row(stream.settings, settings, schema, task.mark)
+        yield _mark_row(planned, settings, schema, task.mark)
     only = task.only
     in_range = None if only is None else time_mask(stream.settings, only.key, only.lower, only.upper)
     for bound in task.ranges:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -70,6 +70,8 @@ class StreamReadSettings:
     marks: bool = False
     as_of: str | None = None
     reader: str | None = None
+    stream_columns: int | None = None
+    """How many columns the stream had when the query was planned; it may have more by now."""
 
     @property
     def mark_rows(self) -> bool:
@@ -290,6 +292,19 @@ def _check_time_column(stream: Stream, key: str) -> None:
 
 
 MICROS_TYPE: Final = pa.timestamp("us", "UTC")
+
+
+def settings_when_planned(stream: StreamSettings, settings: StreamReadSettings) -> StreamSettings:
+    """Return the settings of the stream with the columns that it had when the query was planned.
+
+    >>> stream = StreamSettings(pa.schema([("id", pa.int64()), ("note", pa.string())]), {"time": None})
+    >>> settings_when_planned(stream, StreamReadSettings("orders", stream_columns=1)).schema.names
+    ['id']
+    """
+    count = settings.stream_columns
+    if stream.schema is None or count is None or count >= len(stream.schema):
+        return stream
+    return replace(stream, schema=pa.schema(list(stream.schema)[:count]))
 
 
 def stream_spark_schema(stream: StreamSettings, settings: StreamReadSettings) -> StructType:

@@ -169,9 +169,10 @@ class KafkaLog:
         if start >= end:
             return
         with self._check_deleted(stream):
-            self._catalog.refresh(stream)
             connection, topic = self._connections.of(stream)
             committed = connection.cluster.ends(topic, [segment])[segment]
+            # Read the definition after the end: events before it have no columns that this definition lacks.
+            stream = self._catalog.refresh(stream)
             state = self._sealer.await_sealed(stream, [segment])[segment]
             end = min(end, committed if state.state == OPEN else state.end)
             # An open transaction may hide records before the end of a sealed segment; wait for it.
@@ -198,7 +199,8 @@ class KafkaLog:
     def commit(self, stream: StreamInfo, transaction: str) -> dict[int, int]:
         """Append all events of a transaction, or none; return the new ends of their segments."""
         with self._home.write() as writing:
-            staged = read_staged(writing, stream, transaction)
+            # A cached definition may lack columns of the staged events.
+            staged = read_staged(writing, self._catalog.require(writing, stream), transaction)
         if staged.position is not None:
             return dict(staged.position)
         self._failpoint("commit: asked")

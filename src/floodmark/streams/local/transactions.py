@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
-import pyarrow as pa
 from sqlalchemy import Connection, Row, Table, and_, delete, func, insert, or_, select, update
 
 from floodmark._util.codec import from_json, to_json
@@ -15,7 +14,7 @@ from floodmark.control import Home
 from floodmark.control.store.base import insert_if_absent
 from floodmark.errors import FloodmarkError, InvalidValue, StreamSealed, TransactionNotOpen, UnknownTransaction
 from floodmark.streams.definition import StreamInfo, check_not_sealed
-from floodmark.streams.events import Events, schema_of
+from floodmark.streams.events import Events, load_batch
 from floodmark.streams.layout.layout import Layout
 from floodmark.streams.layout.positions import Position, furthest_position, load_position, save_position
 from floodmark.streams.local.catalog import Catalog
@@ -347,6 +346,7 @@ def stage_part(connection: Connection, stream: StreamInfo, transaction: str, par
                 events=len(events),
                 points=events.points.tobytes(),
                 body=events.batch.serialize().to_pybytes(),
+                columns=events.batch.num_columns,
             )
         )
 
@@ -358,8 +358,7 @@ def read_staged(connection: Connection, stream: StreamInfo, transaction: str) ->
         return StagedTransaction(row.writer, None, load_position(from_json(row.position)))
     is_staged = _rows_of(TRANSACTION_BATCHES, stream, transaction)
     parts = connection.execute(select(TRANSACTION_BATCHES).where(*is_staged).order_by(TRANSACTION_BATCHES.c.part))
-    schema = schema_of(stream)
-    events = [load_staged_events(part, schema) for part in parts]
+    events = [load_staged_events(part, stream) for part in parts]
     return StagedTransaction(row.writer, Events.join(events) if events else None, None)
 
 
@@ -388,7 +387,7 @@ def _rows_of(table: Table, stream: StreamInfo, transaction: str) -> tuple[Any, A
     return table.c.stream_id == stream.id, table.c.transaction_id == transaction
 
 
-def load_staged_events(row: Row[Any], schema: Any) -> Events:
+def load_staged_events(row: Row[Any], stream: StreamInfo) -> Events:
     """Load staged events of a transaction."""
-    batch = pa.ipc.read_record_batch(pa.py_buffer(row.body), schema)
+    batch = load_batch(row.body, row.columns, stream)
     return Events(batch, np.frombuffer(row.points, dtype=np.float64))

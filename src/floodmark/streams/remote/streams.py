@@ -67,8 +67,10 @@ class RemoteCatalog:
 
     def alter(self, stream: StreamInfo, changes: Mapping[str, Any]) -> StreamInfo:
         """Change settings."""
-        settings = alter_settings(stream.settings, changes).save()
-        value = {name: settings[name] for name in changes}
+        # A schema is compared with the current one: another client may have added columns.
+        current = self.refresh(stream) if "schema" in changes else stream
+        settings = alter_settings(current.settings, changes).save()
+        value = {name: settings.get(name) for name in changes}
         return self._client.call(Request.about(stream, "PATCH", value=value), self._load_stream)
 
     def delete(self, stream: StreamInfo) -> None:
