@@ -35,6 +35,12 @@ class EndsView(BaseModel):
     ends: dict[str, int]
 
 
+class BoundsView(EndsView):
+    """The end offset of each segment, and the start of those from which retention has removed events."""
+
+    starts: dict[str, int]
+
+
 ROUTES = APIRouter(tags=["events"], route_class=FormRoute)
 
 _BINARY: Final = {"schema": {"type": "string", "format": "binary"}}
@@ -45,11 +51,16 @@ Offset = Annotated[int, Query(ge=0, le=INT64_MAX)]
 WriterId = Annotated[str, Query(min_length=1, max_length=200)]
 
 
-@ROUTES.get("/streams/{stream}/ends", response_model=EndsView)
+@ROUTES.get("/streams/{stream}/ends", response_model=BoundsView)
 async def show_ends(context: Context, stream: StreamId, name: StreamName = None) -> JsonResponse:
-    """Return the end offset of each segment, sealed ones included."""
+    """Return the end offset of each segment, sealed ones included, and the starts of segments with removed events."""
     info = await context.stream(stream, name, "read")
-    return JsonResponse({"ends": save_position(await context.run(context.backend.log.ends, info))})
+    log = context.backend.log
+
+    def work() -> dict[str, object]:
+        return {"ends": save_position(log.ends(info)), "starts": save_position(log.starts(info))}
+
+    return await context.answer(work)
 
 
 @ROUTES.post("/streams/{stream}/events", response_model=EndsView, openapi_extra=EVENTS_BODY)

@@ -73,6 +73,25 @@ class StreamView(BaseModel):
     created_at: int
 
 
+class ClaimView(BaseModel):
+    """A reader that retention waits for, and the first offset of each segment that it may still read."""
+
+    kind: str
+    name: str
+    offsets: dict[str, int]
+
+
+class RetentionView(BaseModel):
+    """The head of a stream, how far its segments are due to be removed, and the readers that hold them back."""
+
+    stream: str
+    head: dict[str, int]
+    due: dict[str, int]
+    waits_for: list[ClaimView]
+    age: int | None
+    size: int | None
+
+
 class StreamsView(BaseModel):
     """Streams, sorted by name."""
 
@@ -130,6 +149,13 @@ async def alter_stream(context: Context, stream: StreamId, form: SettingsForm, n
     info = await context.stream(stream, name, "admin")
     alter = context.backend.catalog.alter
     return await context.answer(lambda: _stream_view(alter(info, changes_from_form(form))))
+
+
+@ROUTES.get("/streams/{stream}/retention", response_model=RetentionView)
+async def show_retention(context: Context, stream: StreamId, name: StreamName = None) -> JsonResponse:
+    """Return what retention has removed of a stream, what is due, and which readers it waits for."""
+    info = await context.stream(stream, name, "read")
+    return await context.answer(lambda: context.backend.retention(info).save())
 
 
 @ROUTES.delete("/streams/{stream}", response_model=DoneView)

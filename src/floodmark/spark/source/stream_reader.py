@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 from floodmark._util.times import time_in_unit
 from floodmark.bindings import BoundStream, SourceOffset
 from floodmark.bindings.offsets import BatchLimits, BoundRange, bound_ranges, next_offset, offset_at_cut
-from floodmark.errors import HomeMissing, HomeOutOfReach, SchemaInvalid
+from floodmark.errors import EventsRemoved, HomeMissing, HomeOutOfReach, SchemaInvalid
 from floodmark.spark.source.bound_reader import (
     IS_MARK,
     BoundReader,
@@ -33,6 +33,7 @@ from floodmark.spark.source.stream_settings import (
 )
 from floodmark.streams import Chunk, StreamSettings
 from floodmark.streams.events import time_mask
+from floodmark.streams.layout.retention import from_head
 
 if TYPE_CHECKING:
     from floodmark.spark.source.topic_reader import TopicSource
@@ -151,8 +152,32 @@ class StreamReader(BoundReader[BoundStream, StreamReadSettings]):
         return self._read_range
 
     def _starting_offsets(self, bound: BoundStream) -> Mapping[int, int] | None:
-        start = self._range(bound).start(bound)
-        return None if start is None else bound.ends_at(start)
+        start, head = self._range(bound).start(bound), bound.stream.head()
+        if start is None:
+            # From the first event on, unless retention has removed some.
+            return bound.ends_at(head) if any(bound.ends_at(head).values()) else None
+        return bound.ends_at(from_head(bound.stream.layout, start, head))
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[ReadTask]:
+        """Return the tasks of a batch, or raise `EventsRemoved` if retention has removed some of its events."""
+        bound = self._retry_while_away(self._bound_source)
+        starts = self._retry_while_away(bound.stream.starts)
+        before, after = SourceOffset.load(start), SourceOffset.load(end)
+        for segment, first in starts.items():
+            reached = before.cut.get(segment, 0)
+            if before.ts is not None and reached < min(first, after.cut.get(segment, 0)):
+                raise EventsRemoved(
+                    f"The query continues at offset {reached} of segment {segment} of {bound.stream.name!r}, which "
+                    f"begins at {first}.",
+                    rule="Retention does not remove what a query holds, but its hold was released.",
+                    remedy="Start the query with a new checkpoint: it begins at the head of the stream. Set a longer "
+                    "release_after of the source, or a longer retention, to let queries pause for longer.",
+                    stream=bound.stream.name,
+                    segment=segment,
+                    offset=reached,
+                    start=first,
+                )
+        return super().partitions(start, end)
 
     def _ending_offsets(self, bound: BoundStream) -> Mapping[int, int] | None:
         return self._range(bound).end(bound)

@@ -164,8 +164,13 @@ class KafkaLog:
                         for segment, end in ends.items()
                     }
 
+    def starts(self, stream: StreamInfo) -> dict[int, int]:
+        """Return the start of each segment from which retention has removed events."""
+        return self._tables.starts(stream)
+
     def read(self, stream: StreamInfo, segment: int, start: int, end: int) -> Iterator[Chunk]:
         """Return the events of a segment in a range of offsets."""
+        start = max(start, self.starts(stream).get(segment, 0))
         if start >= end:
             return
         with self._check_deleted(stream):
@@ -286,6 +291,9 @@ class KafkaLog:
         with self._home.read() as reading:
             sent = read_sent(reading, stream, author.writer)
         position = {} if sent is None else sent.position
+        if sent is not None:
+            # Records that retention may have removed meanwhile.
+            flush.left &= ~sent.places_found(first_number, len(flush.left))
         for segment, end in ends.items():
             if states[segment].state == OPEN:
                 flush.arrived(segment, end)

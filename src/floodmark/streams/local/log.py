@@ -103,6 +103,13 @@ class TableLog:
             self._catalog.require(connection, stream)
             return {row.segment: row.end_offset for row in connection.execute(query.order_by(SEGMENTS.c.segment))}
 
+    def starts(self, stream: StreamInfo) -> dict[int, int]:
+        """Return the start of each segment from which retention has removed events."""
+        is_removed = (SEGMENTS.c.stream_id == stream.id, SEGMENTS.c.start_offset > 0)
+        query = select(SEGMENTS.c.segment, SEGMENTS.c.start_offset).where(*is_removed).order_by(SEGMENTS.c.segment)
+        with self._home.read() as connection:
+            return {row.segment: row.start_offset for row in connection.execute(query)}
+
     def read(self, stream: StreamInfo, segment: int, start: int, end: int) -> Iterator[Chunk]:
         """Return the events of a segment in a range of offsets."""
         return join_small_chunks(self._chunks(stream, segment, start, end))

@@ -167,6 +167,12 @@ class RemoteLog:
         """Return the end of each segment, sealed ones included."""
         return self._client.call(Request.about(stream, "GET", "ends"), _load_ends)
 
+    def starts(self, stream: StreamInfo) -> dict[int, int]:
+        """Return the start of each segment from which retention has removed events."""
+        # Services of earlier releases have no retention.
+        load: Callable[[Any], dict[int, int]] = lambda value: load_position(value.get("starts", {}))  # noqa: E731
+        return self._client.call(Request.about(stream, "GET", "ends"), load)
+
     def read(self, stream: StreamInfo, segment: int, start: int, end: int) -> Iterator[Chunk]:
         """Return the events of a segment in a range of offsets.
 
