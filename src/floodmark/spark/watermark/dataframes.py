@@ -45,6 +45,7 @@ def with_watermark(
     future: Duration | None = None,
     assume_caught_up: bool = False,
     late: Late = "drop",
+    late_retention: Duration | None = None,
     operators: Operators = "any",
     home: str | Path | None = None,
     **unknown: Never,
@@ -79,6 +80,9 @@ def with_watermark(
             shows their number and the oldest by origin; "fail" fails the query; "route" writes them to files of the
             home, which `late(query)` reads. "route" needs a home in a directory and passes every row through a Python
             worker.
+        late_retention: How long late rows of `late="route"` are kept, counted from when their batch wrote them; by
+            default forever. The running query removes older ones, a whole batch at a time, and never those of its
+            current batch, which Spark may run again.
         operators: As in `follow_marks`.
         home: Where the watermark is stored: a directory or a PostgreSQL URL; by default `.floodmark`.
         **unknown: Refused; named so that a misspelled option gets a suggestion.
@@ -102,8 +106,17 @@ def with_watermark(
     require_no_watermark(fields)
     for part in _origin_columns(per):
         require_comparable(require_field(fields, part, "per"), "per")
+    kept_for = None if late_retention is None else duration_micros(late_retention, "late_retention", least=1)
     if late == "route":
         require_free_name(fields, WATERMARK_COLUMN)
+    elif kept_for is not None:
+        raise InvalidOption(
+            f"late_retention was given with late={late!r}.",
+            rule="Only late='route' keeps late rows.",
+            remedy="Leave late_retention out, or pass late='route'.",
+            option="late_retention",
+            value=late_retention,
+        )
     settings = WatermarkSettings(
         column=column,
         per=tuple(per),
@@ -118,7 +131,7 @@ def with_watermark(
     frame, opened_home = uuid4().hex, Home.open(home)
     spark = df.sparkSession
     spark.dataSource.register(MarkSource)
-    session_listener(spark).watch(frame, settings, opened_home)
+    session_listener(spark).watch(frame, settings, opened_home, kept_for)
 
     options = {"home": opened_home.location, "settings": settings.to_json(), "frame": frame}
     marks_read = spark.readStream.format(MARKS_FORMAT).options(**options)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import datetime
 from threading import Lock
-from typing import Any
+from typing import Any, Final
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
@@ -26,8 +26,12 @@ from pyspark.sql.streaming.listener import (
 
 from floodmark.control import Home, Queries, QueryRecord, WatermarkSteps
 from floodmark.spark.watermark.chain import MarkOffset, WatermarkSettings
+from floodmark.spark.watermark.late import late_directory, remove_old_late_rows
 from floodmark.spark.watermark.mark_source import now_micros
 from floodmark.spark.watermark.statistics import read_statistics
+
+_REMOVAL_INTERVAL: Final = 60_000_000
+"""How often old late rows are looked for, in microseconds."""
 
 _log = logging.getLogger("floodmark")
 
@@ -56,6 +60,8 @@ class ProgressListener(StreamingQueryListener):
         self._frames: dict[str, tuple[WatermarkSettings, Home]] = {}
         self._started: dict[str, int] = {}
         self._records: dict[str, tuple[QueryRecord, Home]] = {}
+        self._late_retentions: dict[str, int] = {}
+        self._late_removed_at: dict[str, int] = {}
         self.homes: dict[str, str] = {}
 
     @property
@@ -65,9 +71,11 @@ class ProgressListener(StreamingQueryListener):
             self._jlistenerobj = jvm.PythonStreamingQueryListenerWrapper(_ProgressAsJson(self))
         return self._jlistenerobj
 
-    def watch(self, frame: str, settings: WatermarkSettings, home: Home) -> None:
-        """Store the statistics of a frame in a home."""
+    def watch(self, frame: str, settings: WatermarkSettings, home: Home, late_retention: int | None = None) -> None:
+        """Store the statistics of a frame in a home, and remove its late rows after `late_retention` microseconds."""
         self._frames[frame] = settings, home
+        if late_retention is not None:
+            self._late_retentions[frame] = late_retention
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark calls it by this name
         """Remember the start time of the run."""
@@ -82,6 +90,8 @@ class ProgressListener(StreamingQueryListener):
                 self._store_statistics(frame, offset, progress)
             if frame_offsets:
                 self._record_query(frame_offsets, progress)
+            for frame, _ in frame_offsets:
+                self._remove_late_rows(frame, progress)
         except Exception:
             # Spark ignores exceptions of listeners.
             _log.exception("The statistics of a batch could not be stored; the watermark does not advance by it.")
@@ -116,6 +126,15 @@ class ProgressListener(StreamingQueryListener):
             "spark_dropped": sum(operator.numRowsDroppedByWatermark for operator in progress.stateOperators),
         }
         WatermarkSteps(home).observe(offset.incarnation, offset.seq, progress.batchId, statistics, now_micros())
+
+    def _remove_late_rows(self, frame: str, progress: StreamingQueryProgress) -> None:
+        retention, now = self._late_retentions.get(frame), now_micros()
+        if retention is None or 0 <= now - self._late_removed_at.get(frame, 0) < min(retention, _REMOVAL_INTERVAL):
+            return
+        self._late_removed_at[frame] = now
+        settings, home = self._frames[frame]
+        directory = late_directory(home.path, str(progress.id), settings.column)
+        remove_old_late_rows(directory, (now - retention) / 1e6, progress.batchId)
 
     def _record_query(self, frame_offsets: list[tuple[str, MarkOffset]], progress: StreamingQueryProgress) -> None:
         now, run = now_micros(), str(progress.runId)
