@@ -107,6 +107,7 @@ class LocalBackend:
             self.kafka_log.sweep(buckets)
             self.transactions.sweep(buckets, in_topics=True)
             self.marks_publisher.publish(buckets)
+            self.marks_publisher.trim(buckets)
             self.kafka_retention.sweep(buckets)
 
     def news(self, subscription: Subscription, seconds: float) -> News:

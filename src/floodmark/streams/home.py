@@ -143,8 +143,8 @@ class StreamHome:
                 - `writer_timeout` ("1 minute"): how long the watermark waits for a writer that does not note time.
                 - `first_mark_delay` ("0 seconds"): the delay from the first mark to the first watermark.
                 - `rate_floor` ("10 milliseconds"): the minimum time between two entries of the marks log.
-                - `marks_retention` (None: forever): how long entries of the marks log are kept; the newest watermark
-                  and what follows it stay.
+                - `marks_retention` (None: forever): how long entries of the marks log are kept, also in the marks topic
+                  of a stream in Kafka; the newest watermark and what follows it stay.
                 - `retention` (None: forever): how long events are kept, counted from their arrival by the clock of the
                   store (in Kafka: by the timestamp of the record). Older events are removed, whole batches at a time,
                   but none that a reader group, a query or a sink may still read; see `Stream.retention`.
