@@ -312,6 +312,10 @@ class SchemaInvalid(InvalidValue):
     """A schema cannot be parsed, or has an unsupported type."""
 
 
+class SchemaChangeRefused(InvalidValue):
+    """A schema can only get new nullable columns; the change asks for more."""
+
+
 class EventInvalid(InvalidValue):
     """An event does not fit the schema of its stream."""
 
@@ -326,6 +330,10 @@ class OffsetOutOfRange(InvalidValue):
 
 class EventsDamaged(StateError):
     """Stored events are not as they were written: the disk, or another program, has changed them."""
+
+
+class EventsRemoved(StateError):
+    """A query continues at events that the stream's retention has removed."""
 
 
 class UnknownStream(UnknownName):

@@ -279,6 +279,13 @@ _MOVE_PAIRS: Final = text(
     "WHERE source_id = :s AND ts >= :before AND ts < :since GROUP BY source_id, part "
     "ON CONFLICT (source_id, ts, part) DO NOTHING"
 )
+# A reader that holds the new `since` may continue inside of it: retention of the source's events needs the ends before.
+_RAISE_FLOORS: Final = text(
+    "INSERT INTO binding_floor (source_id, part, end_offset) "
+    "SELECT source_id, part, MAX(end_offset) FROM binding_pair "
+    "WHERE source_id = :s AND ts >= :before AND ts < :since GROUP BY source_id, part "
+    "ON CONFLICT (source_id, part) DO UPDATE SET end_offset = excluded.end_offset"
+)
 _DROP_PAIRS: Final = text("DELETE FROM binding_pair WHERE source_id = :s AND ts >= :before AND ts < :since")
 # Rows bound at `since` are judged by the newest step below it, so that step stays.
 _DROP_STEPS: Final = text(
@@ -300,7 +307,7 @@ def compact_source(connection: Connection, row: Row[Any], upper: int, now: int) 
     since = since_after_compaction(row.since, upper, row.compaction_window, [hold.ts for hold in holds])
     if since > row.since:
         key = {"s": row.source_id, "since": since}
-        for statement in (_MOVE_PAIRS, _DROP_PAIRS):
+        for statement in (_RAISE_FLOORS, _MOVE_PAIRS, _DROP_PAIRS):
             connection.execute(statement, {**key, "before": row.since})
         connection.execute(_DROP_STEPS, key)
         connection.execute(_DROP_STATES, key)

@@ -40,6 +40,18 @@ PAIRS: Final = Table(
 )
 """The end of each partition at a timestamp."""
 
+FLOORS: Final = Table(
+    "binding_floor",
+    METADATA,
+    _source_id(),
+    Column("part", BigInteger, primary_key=True, autoincrement=False),
+    Column("end_offset", BigInteger, nullable=False),
+)
+"""The end of each partition at the last timestamp below `since`, which compaction has removed.
+
+A reader that holds `since` may continue inside that timestamp: retention of the source's events goes no further.
+"""
+
 WATERMARK_STEPS: Final = Table(
     "binding_watermark",
     METADATA,
@@ -92,7 +104,7 @@ TOPIC_TIMES: Final = Table(
 )
 """For each partition of a topic: the greatest event time read, the offset read up to, and when either last changed."""
 
-TABLES_BY_SOURCE: Final = (PAIRS, WATERMARK_STEPS, STATES, HOLDS, TOPIC_TIMES, SOURCES)
+TABLES_BY_SOURCE: Final = (PAIRS, FLOORS, WATERMARK_STEPS, STATES, HOLDS, TOPIC_TIMES, SOURCES)
 
 QUERIES: Final = Table(
     "bound_query",

@@ -143,6 +143,21 @@ class KafkaCluster:
         """Return the first available offset of each partition."""
         return self._offsets(topic, partitions, OffsetSpec.earliest())
 
+    def offsets_at(self, topic: str, partitions: Iterable[int], millis: int) -> dict[int, int]:
+        """Return the first offset from a time on, by record timestamps, of partitions that have such a record."""
+        answers = self._list_offsets(topic, partitions, OffsetSpec.for_timestamp(millis), committed=False)
+        return {number: int(answer.offset) for number, answer in answers.items() if answer.offset >= 0}
+
+    def delete_records(self, topic: str, starts: Mapping[int, int]) -> None:
+        """Delete the records of partitions before these offsets."""
+        offsets = [TopicPartition(topic, partition, start) for partition, start in starts.items()]
+
+        def delete(admin: AdminClient) -> None:
+            for future in admin.delete_records(offsets, request_timeout=self._timeout).values():
+                future.result()
+
+        self._request(delete, f"deleting records of the topic {topic}")
+
     def newest_times(self, topic: str, partitions: Iterable[int]) -> dict[int, tuple[int, int]]:
         """Return (offset, timestamp) of the record with the greatest timestamp, for partitions that have records."""
         answers = self._list_offsets(topic, partitions, OffsetSpec.max_timestamp(), committed=True)

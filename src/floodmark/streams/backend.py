@@ -10,11 +10,13 @@ from floodmark.streams.definition import LogTopic, StreamInfo
 from floodmark.streams.events import Events
 from floodmark.streams.groups.requests import News, StreamSubscription, Subscription
 from floodmark.streams.layout.layout import Layout
+from floodmark.streams.layout.retention import RetentionStatus
 from floodmark.streams.local.catalog import Catalog
 from floodmark.streams.local.groups import GroupStore, wait_for_news
 from floodmark.streams.local.log import TableLog
 from floodmark.streams.local.marks import MarksTable
 from floodmark.streams.local.registry import Registry
+from floodmark.streams.local.retention import TableRetention
 from floodmark.streams.local.transactions import Transactions
 from floodmark.streams.local.watermarks import read_inputs
 from floodmark.streams.marks.watermark import WatermarkExplanation, explain_watermark
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from floodmark.streams.kafka.connections import ClusterConnections, StreamTopics
     from floodmark.streams.kafka.log import KafkaLog
     from floodmark.streams.kafka.marks_topic import MarksPublisher
+    from floodmark.streams.kafka.retention import KafkaRetention
 
 
 class LocalBackend:
@@ -59,6 +62,7 @@ class LocalBackend:
         self.registry = Registry(home, self.catalog, self.log)
         self.transactions = Transactions(home, self.catalog, self.log, self.registry)
         self.groups = GroupStore(home, self.catalog, self.log)
+        self.table_retention = TableRetention(home, self.catalog, failpoint)
         self.on_wake: Callable[[], None] = lambda: None
 
     @cached_property
@@ -67,6 +71,13 @@ class LocalBackend:
         from floodmark.streams.kafka.log import KafkaLog
 
         return KafkaLog(self.home, self.catalog, self._tables, self._connections, self._failpoint)
+
+    @cached_property
+    def kafka_retention(self) -> "KafkaRetention":
+        """Removes old events of the streams whose events are in Kafka."""
+        from floodmark.streams.kafka.retention import KafkaRetention
+
+        return KafkaRetention(self.home, self.catalog, self._connections, self.kafka_log, self._failpoint)
 
     @cached_property
     def marks_publisher(self) -> "MarksPublisher":
@@ -89,12 +100,15 @@ class LocalBackend:
     def maintain_topics(self, buckets: Collection[int]) -> None:
         """Maintain the streams of these buckets whose events are in Kafka.
 
-        Finish writes and transactions that other, possibly dead, processes began, and publish new marks.
+        Finish writes and transactions that other, possibly dead, processes began, publish new marks, and remove old
+        events.
         """
         if buckets and self.catalog.has_topics:
             self.kafka_log.sweep(buckets)
             self.transactions.sweep(buckets, in_topics=True)
             self.marks_publisher.publish(buckets)
+            self.marks_publisher.trim(buckets)
+            self.kafka_retention.sweep(buckets)
 
     def news(self, subscription: Subscription, seconds: float) -> News:
         """Wait for something newer than the subscription."""
@@ -109,6 +123,10 @@ class LocalBackend:
         (inputs,) = read_inputs(self.home, self.catalog, [(stream.id, key)])
         rules, layout, now = stream.settings.rules, inputs.stream.layout, self.home.now()
         return explain_watermark(stream.name, key, inputs.records, inputs.last, rules, layout=layout, now=now)
+
+    def retention(self, stream: StreamInfo) -> RetentionStatus:
+        """Return what retention has removed of a stream, and what it waits for."""
+        return (self.table_retention if stream.log is None else self.kafka_retention).status(stream)
 
     def now(self) -> int:
         """Return the time by the clock of the store."""
@@ -167,6 +185,10 @@ class RoutedLog:
     def ends(self, stream: StreamInfo) -> dict[int, int]:
         """Return the end of each segment."""
         return self._log_of(stream).ends(stream)
+
+    def starts(self, stream: StreamInfo) -> dict[int, int]:
+        """Return the start of each segment from which events were removed."""
+        return self._log_of(stream).starts(stream)
 
     def read(self, stream: StreamInfo, segment: int, start: int, end: int) -> Iterator[Chunk]:
         """Return events of a segment."""

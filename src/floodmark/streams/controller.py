@@ -31,7 +31,7 @@ from floodmark.streams.ports import StreamKey
 _POLL_SECONDS: Final = 0.01
 """How often changes by other processes are polled; writers of this process wake the controller at once."""
 _SWEEP_MICROS: Final = 1_000_000
-"""How often expired transactions are aborted."""
+"""How often expired transactions are aborted, and old events removed."""
 _ERROR_PAUSE_SECONDS: Final = 0.5
 _TOPICS_SECONDS: Final = 0.1
 """How often the streams in Kafka are maintained."""
@@ -149,6 +149,7 @@ class Controller:
         if self._sweep_at is None or not 0 < self._sweep_at - now <= _SWEEP_MICROS:
             self._sweep_at = now + _SWEEP_MICROS
             self._backend.transactions.sweep(leases.leases)
+            self._backend.table_retention.sweep(leases.leases)
             if self._topics_thread is None:
                 self._backend.maintain_topics(leases.leases)
         return updates

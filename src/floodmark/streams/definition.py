@@ -11,9 +11,18 @@ from typing import Any, Final
 import pyarrow as pa
 
 from floodmark._util.ddl import check_schema, parse_ddl, write_ddl
+from floodmark._util.ints import INT64_MAX
 from floodmark._util.text import did_you_mean
 from floodmark._util.times import Duration, check_unit, duration_micros
-from floodmark.errors import InvalidName, InvalidOption, InvalidValue, StreamSealed, UnknownColumn, UnknownKey
+from floodmark.errors import (
+    InvalidName,
+    InvalidOption,
+    InvalidValue,
+    SchemaChangeRefused,
+    StreamSealed,
+    UnknownColumn,
+    UnknownKey,
+)
 from floodmark.streams.layout.layout import Layout, stable_hash
 from floodmark.streams.marks.watermark import WatermarkRules
 
@@ -39,11 +48,20 @@ class StreamSettings:
     forget_after: int | None = None
     marks_retention: int | None = None
     transaction_timeout: int = 60_000_000
+    retention: int | None = None
+    retention_bytes: int | None = None
+    first_columns: int | None = None
+    """The number of columns that the stream was created with; None if no columns were added since."""
 
     @property
     def keys(self) -> tuple[str, ...]:
         """The time keys; the first is the default."""
         return tuple(self.time_columns)
+
+    @property
+    def has_retention(self) -> bool:
+        """Whether old events are removed."""
+        return self.retention is not None or self.retention_bytes is not None
 
     @property
     def rules(self) -> WatermarkRules:
@@ -71,6 +89,10 @@ class StreamSettings:
     def save(self) -> dict[str, Any]:
         """Return the settings as JSON values."""
         saved = {name: getattr(self, name) for name in ("unit", *_DURATION_MINIMUMS)}
+        # Left out if they are not set: earlier releases do not know them.
+        newer = {name: getattr(self, name) for name in ("retention", "retention_bytes", "first_columns")}
+        saved = {**saved, **newer}
+        saved = {name: value for name, value in saved.items() if value is not None or name not in newer}
         arrow = None if self.schema is None else base64.b64encode(self.schema.serialize().to_pybytes()).decode()
         return {**saved, "schema": arrow, "time_columns": list(self.time_columns.items())}
 
@@ -216,12 +238,18 @@ _DURATION_MINIMUMS: Final = {
     "forget_after": 0,
     "marks_retention": 0,
     "transaction_timeout": 1,
+    "retention": 1,
 }
-_OPTIONAL_DURATIONS: Final = ("forget_after", "marks_retention")
+_OPTIONAL_DURATIONS: Final = ("forget_after", "marks_retention", "retention")
 
 
 def make_settings(
-    *, schema: Any = None, time_columns: TimeColumns | None = None, unit: str = "us", **durations: Duration | None
+    *,
+    schema: Any = None,
+    time_columns: TimeColumns | None = None,
+    unit: str = "us",
+    retention_bytes: int | None = None,
+    **durations: Duration | None,
 ) -> StreamSettings:
     """Return the settings of a new stream, or refuse invalid ones.
 
@@ -229,25 +257,92 @@ def make_settings(
     Traceback (most recent call last):
     floodmark.errors.InvalidOption: writer_timeout is '0 seconds'. ... [invalid-option]
     """
-    checked = parse_ddl(schema) if isinstance(schema, str) else schema
-    if checked is not None:
-        if not isinstance(checked, pa.Schema):
-            raise InvalidOption(
-                f"schema is {schema!r}.",
-                rule="It is text in Spark's DDL syntax, or a pyarrow.Schema.",
-                remedy="Pass for example 'id BIGINT, at TIMESTAMP', or leave it out for events stored as JSON.",
-                option="schema",
-                value=schema,
-            )
-        check_schema(checked)
-        write_ddl(checked)
-        checked = checked.remove_metadata()
+    checked = None if schema is None else _read_schema(schema)
     columns = _check_columns(time_columns, checked)
-    return StreamSettings(checked, columns, check_unit(unit), **_check_durations(durations))
+    most_bytes = _check_retention_bytes(retention_bytes)
+    return StreamSettings(checked, columns, check_unit(unit), retention_bytes=most_bytes, **_check_durations(durations))
+
+
+def _read_schema(schema: Any) -> Any:
+    """Return a schema from DDL or Arrow, without metadata, or refuse it."""
+    checked = parse_ddl(schema) if isinstance(schema, str) else schema
+    if not isinstance(checked, pa.Schema):
+        raise InvalidOption(
+            f"schema is {schema!r}.",
+            rule="It is text in Spark's DDL syntax, or a pyarrow.Schema.",
+            remedy="Pass for example 'id BIGINT, at TIMESTAMP', or leave it out for events stored as JSON.",
+            option="schema",
+            value=schema,
+        )
+    check_schema(checked)
+    write_ddl(checked)
+    return checked.remove_metadata()
+
+
+def extend_schema(settings: StreamSettings, schema: Any) -> StreamSettings:
+    """Return the settings with columns added: `schema` is the present schema and nullable columns behind it.
+
+    >>> before = make_settings(schema="id BIGINT")
+    >>> extend_schema(before, "id BIGINT, note STRING").ddl
+    'id BIGINT, note STRING'
+    >>> extend_schema(before, "id STRING")
+    Traceback (most recent call last):
+    floodmark.errors.SchemaChangeRefused: The column 'id' would change from BIGINT to STRING. ...
+    """
+    current = settings.schema
+    if schema is None or current is None:
+        if schema is None and current is None:
+            return settings
+        raise _schema_refused("The stream would get a schema." if current is None else "The schema would be removed.")
+    wanted = _read_schema(schema)
+    for place, field in enumerate(current):
+        if field.name not in wanted.names:
+            raise _schema_refused(f"The column {field.name!r} would be removed or renamed.", column=field.name)
+        other = wanted.field(field.name)
+        if other.type != field.type:
+            before, after = (write_ddl(pa.schema([one])).split(" ", 1)[1] for one in (field, other))
+            raise _schema_refused(
+                f"The column {field.name!r} would change from {before} to {after}.", column=field.name
+            )
+        if other.nullable != field.nullable:
+            change = "nullable" if other.nullable else "NOT NULL"
+            raise _schema_refused(f"The column {field.name!r} would become {change}.", column=field.name)
+        if wanted.names[place] != field.name:
+            raise _schema_refused(f"The column {field.name!r} would change its place.", column=field.name)
+    added = list(wanted)[len(current) :]
+    for field in added:
+        if not field.nullable:
+            raise _schema_refused(f"The new column {field.name!r} is NOT NULL.", column=field.name)
+    if not added:
+        return settings
+    return replace(settings, schema=wanted, first_columns=settings.first_columns or len(current))
+
+
+def _schema_refused(fact: str, **fields: Any) -> SchemaChangeRefused:
+    return SchemaChangeRefused(
+        fact,
+        rule="Only nullable columns can be added, behind the present ones: stored events keep their columns.",
+        remedy="Pass the present schema with new nullable columns at its end, for example "
+        "alter(schema=stream.settings.ddl + ', note STRING'). For any other change create another stream, and copy "
+        "the events to it.",
+        **fields,
+    )
+
+
+def _check_retention_bytes(value: object) -> int | None:
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and 0 < value <= INT64_MAX):
+        return value
+    raise InvalidOption(
+        f"retention_bytes is {value!r}.",
+        rule="It is a whole number of bytes above 0, or None to keep events of any size.",
+        remedy="Pass for example 10 * 2**30 for ten gigabytes.",
+        option="retention_bytes",
+        value=value,
+    )
 
 
 def alter_settings(settings: StreamSettings, changes: Mapping[str, Any]) -> StreamSettings:
-    """Return the settings with changes applied, or refuse invalid ones. The schema cannot be changed.
+    """Return the settings with changes applied, or refuse invalid ones. Of the schema see `extend_schema`.
 
     >>> alter_settings(make_settings(), {"writer_timeout": "5 seconds"}).writer_timeout
     5000000
@@ -255,8 +350,12 @@ def alter_settings(settings: StreamSettings, changes: Mapping[str, Any]) -> Stre
     Traceback (most recent call last):
     floodmark.errors.InvalidOption: There is no option 'writer_timout'. ... 'writer_timeout'? [invalid-option]
     """
-    durations = {name: value for name, value in changes.items() if name not in ("time_columns", "unit")}
-    new: dict[str, Any] = _check_durations(durations)
+    others = ("schema", "time_columns", "unit", "retention_bytes")
+    new: dict[str, Any] = _check_durations({name: value for name, value in changes.items() if name not in others})
+    if "schema" in changes:
+        settings = extend_schema(settings, changes["schema"])
+    if "retention_bytes" in changes:
+        new["retention_bytes"] = _check_retention_bytes(changes["retention_bytes"])
     if "unit" in changes:
         new["unit"] = check_unit(changes["unit"])
     if "time_columns" in changes:
@@ -265,7 +364,7 @@ def alter_settings(settings: StreamSettings, changes: Mapping[str, Any]) -> Stre
 
 
 def _check_durations(durations: Mapping[str, Any]) -> dict[str, Any]:
-    options = ("time_columns", "unit", *_DURATION_MINIMUMS)
+    options = ("schema", "time_columns", "unit", *_DURATION_MINIMUMS, "retention_bytes")
     checked: dict[str, Any] = {}
     for name, value in durations.items():
         if name not in _DURATION_MINIMUMS:

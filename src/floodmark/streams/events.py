@@ -240,6 +240,30 @@ def schema_of(stream: StreamInfo) -> Any:
     return PAYLOAD_SCHEMA if stream.settings.schema is None else stream.settings.schema
 
 
+def widen_batch(batch: Any, schema: Any) -> Any:
+    """Return a batch with all columns of the schema: those added after it was written are null.
+
+    >>> schema = pa.schema([("id", pa.int64()), ("note", pa.string())])
+    >>> widen_batch(pa.record_batch({"id": [7]}), schema).to_pylist()
+    [{'id': 7, 'note': None}]
+    """
+    missing = list(schema)[batch.num_columns :]
+    if not missing:
+        return batch
+    nulls = [pa.nulls(batch.num_rows, field.type) for field in missing]
+    return pa.RecordBatch.from_arrays([*batch.columns, *nulls], schema=schema)
+
+
+def stored_schema(stream: StreamInfo, columns: int | None) -> Any:
+    """Return the schema of a stored batch with so many columns, of which a newer one of the stream has more.
+
+    `columns` is None for a batch that was stored before columns could be added.
+    """
+    schema = schema_of(stream)
+    count = min(columns or stream.settings.first_columns or len(schema), len(schema))
+    return schema if count == len(schema) else pa.schema(list(schema)[:count])
+
+
 BatchFunction = Callable[[Any], Any]
 """A function of a record batch, such as a filter or a mask."""
 

@@ -121,6 +121,7 @@ class StreamHome:
         segments: int = 1,
         time_columns: TimeColumns | None = None,
         unit: str = "us",
+        retention_bytes: int | None = None,
         **durations: Duration | None,
     ) -> Stream:
         """Create a stream.
@@ -136,17 +137,23 @@ class StreamHome:
             time_columns: The columns with event times, as {time key: column}, or as columns that are their own time
                 keys. The first one is the default key. Without them the stream has one time key, "time".
             unit: The unit of event times: "s", "ms", "us" or "ns".
+            retention_bytes: Remove the oldest events as long as the rest has at least this many bytes; see `retention`.
             **durations: Each as text such as "10 seconds", or as a timedelta:
 
                 - `writer_timeout` ("1 minute"): how long the watermark waits for a writer that does not note time.
                 - `first_mark_delay` ("0 seconds"): the delay from the first mark to the first watermark.
                 - `rate_floor` ("10 milliseconds"): the minimum time between two entries of the marks log.
-                - `marks_retention` (None: forever): how long entries of the marks log are kept; the newest watermark
-                  and what follows it stay.
+                - `marks_retention` (None: forever): how long entries of the marks log are kept, also in the marks topic
+                  of a stream in Kafka; the newest watermark and what follows it stay.
+                - `retention` (None: forever): how long events are kept, counted from their arrival by the clock of the
+                  store (in Kafka: by the timestamp of the record). Older events are removed, whole batches at a time,
+                  but none that a reader group, a query or a sink may still read; see `Stream.retention`.
                 - `forget_after` (None: forever): how long the record of a timed-out writer is kept.
                 - `transaction_timeout` ("1 minute"): open transactions are aborted after this time.
         """
-        settings = make_settings(schema=schema, time_columns=time_columns, unit=unit, **durations)
+        settings = make_settings(
+            schema=schema, time_columns=time_columns, unit=unit, retention_bytes=retention_bytes, **durations
+        )
         return Stream(self._backend, self._backend.catalog.create(name, settings, segments))
 
     def stream(self, name: str) -> Stream:

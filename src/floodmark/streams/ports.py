@@ -17,6 +17,7 @@ from floodmark.streams.groups.requests import GroupRef, NewGroup, News, Report, 
 from floodmark.streams.groups.state import GroupState
 from floodmark.streams.layout.layout import Layout
 from floodmark.streams.layout.positions import Position
+from floodmark.streams.layout.retention import RetentionStatus
 from floodmark.streams.marks.log import MarkEntry, MarksIndex
 from floodmark.streams.marks.watermark import WatermarkExplanation
 from floodmark.streams.marks.writer_record import MarkOutcome
@@ -83,8 +84,14 @@ class EventLog(Protocol):
     def ends(self, stream: StreamInfo) -> dict[int, int]:
         """Return the end of each segment, sealed ones included, counting committed events only."""
 
+    def starts(self, stream: StreamInfo) -> dict[int, int]:
+        """Return the start of each segment from which retention has removed events."""
+
     def read(self, stream: StreamInfo, segment: int, start: int, end: int) -> Iterator[Chunk]:
-        """Return the events of a segment from offset `start` to before `end`, without waiting for new ones."""
+        """Return the events of a segment from offset `start` to before `end`, without waiting for new ones.
+
+        Events that retention has removed are left out.
+        """
 
     def scale(self, stream: StreamInfo, change: Callable[[Layout], Layout]) -> StreamInfo:
         """Change the layout: seal segments and open their successors."""
@@ -312,6 +319,9 @@ class Backend(Protocol):
 
     def explain(self, stream: StreamInfo, key: str) -> WatermarkExplanation:
         """Return why the watermark of a stream and key is where it is."""
+
+    def retention(self, stream: StreamInfo) -> RetentionStatus:
+        """Return what retention has removed of a stream, and what it waits for."""
 
     def now(self) -> int:
         """Return the time in microseconds since the epoch, by the clock of the store, which all processes share."""

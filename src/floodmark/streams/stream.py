@@ -11,6 +11,7 @@ from floodmark.streams.definition import StreamInfo, StreamSettings, check_write
 from floodmark.streams.events import schema_of
 from floodmark.streams.layout.layout import KeyRange, Layout
 from floodmark.streams.layout.positions import Position
+from floodmark.streams.layout.retention import RetentionStatus, head_cut
 from floodmark.streams.marks.log import MarkEntry, MarksLookup, cut_at, ending_at, starting_at, time_at
 from floodmark.streams.marks.watermark import WatermarkExplanation
 from floodmark.streams.ports import Backend, Chunk, MarksPages
@@ -66,13 +67,22 @@ class Stream:
         return schema_of(self._info)
 
     def alter(self, **changes: Any) -> None:
-        """Change settings; see `StreamHome.create_stream`. The schema cannot be changed.
+        """Change settings, or add columns; see `StreamHome.create_stream` for what each setting means.
 
         >>> with connect() as home:
-        ...     stream = home.create_stream("shop/orders")
-        ...     stream.alter(writer_timeout="5 seconds")
-        ...     stream.settings.writer_timeout
-        5000000
+        ...     stream = home.create_stream("shop/orders", schema="id BIGINT")
+        ...     stream.alter(schema="id BIGINT, note STRING", writer_timeout="5 seconds", retention="7 days")
+        ...     stream.settings.ddl
+        'id BIGINT, note STRING'
+
+        All durations, `retention` and `retention_bytes` can be changed at any time, and take effect at once. `unit` and
+        time keys can be changed or removed only before time was noted in them.
+
+        `schema` is the present schema with nullable columns added at its end. Events written before have null in them.
+        Writers that are open continue with the columns they know, and write null; open them again to fill the new
+        columns. Readers see the columns with the events that have them, Spark queries when they are started again,
+        also from an existing checkpoint. Any other change of the schema is refused with `SchemaChangeRefused`: create
+        another stream, and copy the events.
         """
         self._info = self._backend.catalog.alter(self._info, changes)
 
@@ -143,8 +153,10 @@ class Stream:
         return TransactionalWriter(self._backend, info, opened)
 
     def head(self) -> Position:
-        """Return the cut before the first event."""
-        return {segment.id: 0 for segment in self.layout.segments_of(0)}
+        """Return the cut before the first event. It moves forward when retention removes events."""
+        info = self.info
+        starts = self._backend.log.starts(info)
+        return head_cut(info.layout, starts, self._backend.log.ends(info) if starts else {})
 
     def tail(self) -> Position:
         """Return the cut after the last event that is committed now."""
@@ -156,12 +168,17 @@ class Stream:
         """Return the end of every segment, sealed ones included."""
         return self._backend.log.ends(self._info)
 
+    def starts(self) -> Position:
+        """Return the start of each segment from which retention has removed events."""
+        return self._backend.log.starts(self._info)
+
     def read(
         self, segment: int, start: int = 0, end: int | None = None, *, max_rows: int | None = None
     ) -> Iterator[Chunk]:
         """Return the events of a segment from offset `start` to before `end`, as Arrow batches with their offsets.
 
-        Without `end` it reads to the current end of the segment. It does not wait for new events.
+        Without `end` it reads to the current end of the segment. It does not wait for new events. Events that
+        retention has removed are left out: a read that starts before them starts at the first event that is left.
 
         >>> with connect() as home:
         ...     stream = home.create_stream("shop/orders", schema="id BIGINT")
@@ -238,6 +255,29 @@ class Stream:
         """Return why the watermark is where it is: which writers hold it and until when, and which it ignores."""
         info = self.info
         return self._backend.explain(info, info.settings.key(key))
+
+    def retention(self) -> RetentionStatus:
+        """Return what retention has removed, what is due, and which readers it waits for.
+
+        >>> with connect(clock=lambda: 60_000_000) as home:
+        ...     stream = home.create_stream("shop/orders", retention="7 days")
+        ...     print(stream.retention())
+        shop/orders begins at {0: 0}, keeps 604800 s
+
+        The controller removes the oldest events once they are older than `retention`, or while at least
+        `retention_bytes` of newer ones are left: whole batches, and a segment only after those it replaced. It never
+        removes what may still be read by
+
+        - a reader group, from its position and from its stored checkpoints on, until the group has finished or is
+          deleted;
+        - a Spark query or a sink that holds timestamps of the stream (`floodmark bindings holds` lists them).
+
+        A group or query that would start before the head starts at the head. Lookups by time (`cut_at`, `starting_at`,
+        `ending_at`) and by cut (`time_at`) answer from the marks log, which has its own `marks_retention`: their cuts
+        may lie before the head. A query whose hold was released and that continues at removed events fails with
+        `EventsRemoved`.
+        """
+        return self._backend.retention(self.info)
 
     def _time(self, time: Time) -> int:
         return time_in_unit(time, self._info.settings.unit)

@@ -13,12 +13,12 @@ from floodmark.errors import (
     TopicRecreated,
     ValueUndecodable,
 )
-from floodmark.kafka import KafkaCluster
-from floodmark.streams import connect
+from floodmark.kafka import KafkaCluster, MarkRecord
+from floodmark.streams import Controller, StreamHome, connect
 from floodmark.streams.groups.requests import StreamSubscription
 from floodmark.streams.kafka.connections import StreamTopics
 from floodmark.streams.kafka.records import SEAL
-from floodmark.testing import KafkaBroker
+from floodmark.testing import KafkaBroker, ManualClock
 from support.kafka.kafka_homes import (
     CONSUMER,
     PRODUCER,
@@ -252,3 +252,42 @@ def test_a_record_that_ends_a_segment_is_no_event(opening: Opener, broker: Kafka
     with stream.writer("w") as writer:
         writer.write(1)
     assert (numbers_in(stream), stream.ends()) == ([1], {0: 2})
+
+
+def test_marks_retention_also_deletes_records_of_the_marks_topic(broker: KafkaBroker, tmp_path: Path) -> None:
+    clock = ManualClock(10**12)
+
+    def opened() -> StreamHome:
+        return connect(tmp_path / "home", controller=False, clock=clock.now, log=broker.url)
+
+    def mark(home: StreamHome, *times: int) -> None:
+        controller = Controller(home)
+        with home.stream("s").writer("w") as writer:
+            for moment in times:
+                clock.advance(60_000_000)
+                writer.write({"id": moment})
+                writer.note_time(moment)
+                controller.step()
+
+    def published(home: StreamHome) -> list[int]:
+        topic = f"{topic_of(home.stream('s'))}.marks"
+        connection = home.local._connections.to(broker.servers)
+        begin, end = connection.cluster.starts(topic, [0])[0], connection.cluster.ends(topic, [0])[0]
+        records = [record for part in connection.committed.read(topic, 0, begin, end) for record in part]
+        return [MarkRecord.load(record.value()).seq for record in records]
+
+    with opened() as home:
+        options = {"writer_timeout": "1 day", "rate_floor": "0 seconds", "marks_retention": "70 seconds"}
+        stream = home.create_stream("s", "id BIGINT", **options)  # type: ignore[arg-type]
+        mark(home, 100, 200, 300, 400, 500)
+        assert [entry.lower for entry in stream.marks()] == [400, 500]
+        assert published(home)[-1] == 5
+        assert 1 not in published(home)
+        assert set(published(home)) >= {entry.seq for entry in stream.marks()}
+    # A process that takes over finds the last record in what is left, and continues the numbers.
+    with opened() as home:
+        mark(home, 600, 700)
+        numbers = published(home)
+        assert numbers == list(range(numbers[0], numbers[-1] + 1))
+        assert numbers[-1] == home.stream("s").marks()[-1].seq
+        assert numbers[0] > 2

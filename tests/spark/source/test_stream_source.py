@@ -364,3 +364,65 @@ def test_read_stream_refuses_wrong_options_itself_and_by_their_python_names(
 ) -> None:
     with pytest.raises(InvalidOption, match=message):
         orders.read(**options)
+
+
+def test_a_query_sees_added_columns_when_it_is_started_again_from_its_checkpoint(orders: StreamFeed) -> None:
+    orders.play([[1], 10, None])
+    before = orders.read()
+    assert orders.collect(before.select("id", "item"), "same") == [(0, "tea")]
+    orders.stream.alter(schema=f"{orders.stream.settings.ddl}, note STRING")
+    orders.play([[11], None])
+    # A DataFrame that was made before reads the columns that it was planned with.
+    assert orders.collect(before.select("id", "item"), "same") == [(1, "tea")]
+    orders.play([[12], None])
+    with orders.stream.writer() as writer:
+        writer.write({"id": 7, "item": "mug", "note": "blue"})
+    orders.bind()
+    again = orders.read().select("id", "item", "note")
+    assert sorted(orders.collect(again, "same")) == [(2, "tea", None), (7, "mug", "blue")]
+    snapshot = orders.spark.read.format("floodmark").options(stream="orders", home=str(orders.path / "home")).load()
+    assert sorted(tuple(row) for row in snapshot.select("id", "note").collect()) == [
+        (0, None),
+        (1, None),
+        (2, None),
+        (7, "blue"),
+    ]
+
+
+def remove_old(orders: StreamFeed) -> None:
+    """Let retention remove what is due."""
+    orders.stream.alter(retention="1 minute")
+    orders.clock.advance(3600 * SECOND)
+    orders.home.local.table_retention.remove(orders.stream.info)
+
+
+def test_retention_keeps_what_a_query_may_read_again_and_a_new_query_starts_at_the_head(orders: StreamFeed) -> None:
+    orders.play([[1], None, [2], None])
+    rows = orders.read().select("id")
+    assert sorted(orders.collect(rows, "kept")) == [(0,), (1,)]
+    remove_old(orders)
+    # The query holds its timestamps: it may be rolled back to them.
+    assert not any(orders.stream.starts().values())
+    assert {claim.kind for claim in orders.stream.retention().waits_for} == {"query"}
+    (hold,) = orders.bound.bindings.holds("orders")
+    orders.bound.bindings.release("orders", hold.holder)
+    remove_old(orders)
+    assert sum(orders.stream.starts().values()) == 2
+    # It had read everything, so nothing is lost to it; a new query starts at the head.
+    orders.play([[3], None])
+    assert orders.collect(rows, "kept") == [(2,)]
+    assert orders.collect(orders.read().select("id"), "new") == [(2,)]
+
+
+def test_a_query_that_continues_at_removed_events_fails(orders: StreamFeed) -> None:
+    orders.play([[1], None])
+    rows = orders.read().select("id")
+    assert orders.collect(rows, "behind") == [(0,)]
+    orders.play([[2, 3, 4], None])
+    (hold,) = orders.bound.bindings.holds("orders")
+    orders.bound.bindings.release("orders", hold.holder)
+    remove_old(orders)
+    orders.play([[5], None])
+    with pytest.raises(Exception, match="events-removed"):
+        orders.collect(rows, "behind")
+    assert orders.collect(orders.read().select("id"), "new") == [(4,)]

@@ -1,5 +1,6 @@
 """Rows behind the watermark: dropped, counted, refused or kept apart."""
 
+import os
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from pyspark.sql import functions as F
 from floodmark.control import Home, Queries, WatermarkSteps
 from floodmark.errors import InvalidOption, NoLateRows
 from floodmark.spark import late, with_watermark
+from floodmark.spark.watermark.late import query_directory, remove_old_late_rows
 from floodmark.testing import PostgresServer
 from support.spark.watermark_feed import BASE, Count, Counting, Orders
 from support.waiting import wait_until
@@ -200,3 +202,36 @@ def test_a_misspelled_choice_is_refused_with_the_nearest_one(orders: Orders, hom
     with pytest.raises(InvalidOption, match=r"late is 'rout'\. .* Did you mean 'route'\?"):
         watermarked(orders, home, late="rout")
     assert not home.exists()
+
+
+def test_old_late_rows_are_removed_but_not_those_of_the_current_batch(tmp_path: Path) -> None:
+    for batch in (0, 3, 4, 5):
+        run = tmp_path / "late" / str(batch) / "run"
+        run.mkdir(parents=True)
+        (run / "0.parquet").write_bytes(b"rows")
+    newest = (tmp_path / "late" / "4" / "run" / "0.parquet").stat().st_mtime
+    for batch in (0, 3, 5):
+        for path in (tmp_path / "late" / str(batch), *(tmp_path / "late" / str(batch)).rglob("*")):
+            os.utime(path, (newest - 100, newest - 100))
+    assert remove_old_late_rows(tmp_path / "late", newest - 50, below_batch=5) == [0, 3]
+    assert remove_old_late_rows(tmp_path / "late", newest - 50, below_batch=5) == []
+    assert sorted(path.name for path in (tmp_path / "late").iterdir()) == ["4", "5"]
+    assert remove_old_late_rows(tmp_path / "nothing", newest, below_batch=5) == []
+
+
+def test_a_query_removes_its_old_late_rows_as_it_goes(orders: Orders, counting: Count, home: Path) -> None:
+    query = counting(watermarked(orders, home, late="route", late_retention="1 millisecond"))
+    feed_late_rows(orders, query)
+    assert query.query is not None
+    query.query.processAllAvailable()
+    directory = query_directory(home / "late", str(query.query.id), "t")
+    assert list(directory.rglob("*.parquet"))
+    orders.add((52, "a"), (60, "b"))
+    query.query.processAllAvailable()
+    wait_until(lambda: not list(directory.rglob("*.parquet")))
+    assert late(query.query).count() == 0
+
+
+def test_a_retention_of_late_rows_that_are_not_kept_is_refused(orders: Orders, home: Path) -> None:
+    with pytest.raises(InvalidOption, match="late_retention"):
+        watermarked(orders, home, late="count", late_retention="1 day")

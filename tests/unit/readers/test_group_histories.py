@@ -87,7 +87,7 @@ class History:
     def __init__(self, path: Path, segments: int) -> None:
         self.clock = ManualClock(1000 * SECOND)
         self.homes = [connect(path, controller=False, clock=self.clock.now) for _ in range(2)]
-        options = {"writer_timeout": "6 seconds", "rate_floor": "1 second"}
+        options: dict[str, Any] = {"writer_timeout": "6 seconds", "rate_floor": "1 second"}
         self.stream = self.homes[0].create_stream("s", segments=segments, **options)
         self.groups = [self.homes[0].create_group("g", "s"), self.homes[1].group("g")]
         self.writings = {name: Writing() for name in WRITERS}

@@ -49,7 +49,7 @@ class History:
         self.clock = ManualClock(1000 * SECOND)
         self.path = path
         self.homes: list[StreamHome] = []
-        options = {"writer_timeout": "6 seconds", "rate_floor": "1 second"}
+        options: dict[str, Any] = {"writer_timeout": "6 seconds", "rate_floor": "1 second"}
         self.stream: Stream = self.connect().create_stream("s", segments=segments, **options)
         self.scaler = self.connect().stream("s")
         self.told = {name: Told() for name in WRITERS}

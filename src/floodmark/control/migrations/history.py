@@ -608,4 +608,31 @@ MIGRATIONS: Final = (
             """,
         ),
     ),
+    Migration(
+        18,
+        "retention of events, and columns that are added to streams",
+        (
+            "ALTER TABLE stream ADD COLUMN retains BIGINT NOT NULL DEFAULT 0",
+            "ALTER TABLE stream_segment ADD COLUMN start_offset BIGINT NOT NULL DEFAULT 0",
+            "ALTER TABLE stream_segment ADD COLUMN bytes BIGINT NOT NULL DEFAULT 0",
+            """
+            UPDATE stream_segment SET bytes = (
+                SELECT COALESCE(SUM(LENGTH(body)), 0) FROM stream_batch
+                WHERE stream_batch.stream_id = stream_segment.stream_id
+                AND stream_batch.segment = stream_segment.segment
+            )
+            """,
+            "ALTER TABLE stream_batch ADD COLUMN columns BIGINT",
+            "ALTER TABLE stream_batch ADD COLUMN at BIGINT",
+            "ALTER TABLE stream_transaction_batch ADD COLUMN columns BIGINT",
+            """
+            CREATE TABLE binding_floor (
+                source_id BIGINT NOT NULL,
+                part BIGINT NOT NULL,
+                end_offset BIGINT NOT NULL,
+                PRIMARY KEY (source_id, part)
+            )
+            """,
+        ),
+    ),
 )

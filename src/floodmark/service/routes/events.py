@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from floodmark._util.ints import INT64_MAX, check_watermark
-from floodmark.errors import OffsetOutOfRange
+from floodmark.errors import EventInvalid, OffsetOutOfRange
 from floodmark.service.context import Context, RequestContext, StreamId, StreamName
 from floodmark.service.forms import FormRoute, needs
 from floodmark.service.messages import (
@@ -23,7 +23,7 @@ from floodmark.service.messages import (
     bad_request,
 )
 from floodmark.streams import Chunk, StreamInfo
-from floodmark.streams.events import schema_of
+from floodmark.streams.events import Events, schema_of
 from floodmark.streams.layout.positions import save_position
 from floodmark.streams.ports import Author
 from floodmark.streams.remote.wire import ARROW, ChunkPacker, save_commit, unpack_events
@@ -33,6 +33,12 @@ class EndsView(BaseModel):
     """The end offset of each segment."""
 
     ends: dict[str, int]
+
+
+class BoundsView(EndsView):
+    """The end offset of each segment, and the start of those from which retention has removed events."""
+
+    starts: dict[str, int]
 
 
 ROUTES = APIRouter(tags=["events"], route_class=FormRoute)
@@ -45,11 +51,16 @@ Offset = Annotated[int, Query(ge=0, le=INT64_MAX)]
 WriterId = Annotated[str, Query(min_length=1, max_length=200)]
 
 
-@ROUTES.get("/streams/{stream}/ends", response_model=EndsView)
+@ROUTES.get("/streams/{stream}/ends", response_model=BoundsView)
 async def show_ends(context: Context, stream: StreamId, name: StreamName = None) -> JsonResponse:
-    """Return the end offset of each segment, sealed ones included."""
+    """Return the end offset of each segment, sealed ones included, and the starts of segments with removed events."""
     info = await context.stream(stream, name, "read")
-    return JsonResponse({"ends": save_position(await context.run(context.backend.log.ends, info))})
+    log = context.backend.log
+
+    def work() -> dict[str, object]:
+        return {"ends": save_position(log.ends(info)), "starts": save_position(log.starts(info))}
+
+    return await context.answer(work)
 
 
 @ROUTES.post("/streams/{stream}/events", response_model=EndsView, openapi_extra=EVENTS_BODY)
@@ -67,7 +78,7 @@ async def append(
     body = await read_arrow_body(request)
 
     def work() -> dict[int, int]:
-        events = unpack_events(body, schema_of(info))
+        events = _unpack(context, info, body)
         return context.backend.log.append(info, Author(writer, instance), first, events)
 
     return JsonResponse({"ends": save_position(await context.run(work))})
@@ -106,9 +117,19 @@ async def read(
     return StreamingResponse(_packed_chunks(context, info, chunks, first), media_type=ARROW)
 
 
+def _unpack(context: RequestContext, info: StreamInfo, body: bytes) -> Events:
+    """Return the events of a request; another service may just have added columns to the stream."""
+    try:
+        return unpack_events(body, schema_of(info))
+    except EventInvalid:
+        current = context.backend.catalog.refresh(info)
+        if len(schema_of(current)) == len(schema_of(info)):
+            raise
+        return unpack_events(body, schema_of(current))
+
+
 def _open_chunks(context: RequestContext, info: StreamInfo, segment: int, start: int, end: int) -> Iterator[Chunk]:
-    if segment >= len(info.layout.segments):
-        info = context.backend.catalog.refresh(info)
+    info = context.backend.catalog.refresh(info)
     info.layout.segment(segment)
     return context.backend.log.read(info, segment, start, end)
 
@@ -116,7 +137,7 @@ def _open_chunks(context: RequestContext, info: StreamInfo, segment: int, start:
 async def _packed_chunks(
     context: RequestContext, info: StreamInfo, chunks: Iterator[Chunk], first: Chunk | None
 ) -> AsyncIterator[bytes]:
-    packer = ChunkPacker(schema_of(info))
+    packer = ChunkPacker(schema_of(info) if first is None else first.batch.schema)
 
     def next_piece() -> bytes | None:
         chunk = next(chunks, None)
@@ -209,7 +230,7 @@ async def add_part(
     info = await context.stream(stream, name, "write")
     body = await read_arrow_body(request)
     await context.run(
-        lambda: context.backend.log.add(info, transaction, part, unpack_events(body, schema_of(info))),
+        lambda: context.backend.log.add(info, transaction, part, _unpack(context, info, body)),
     )
     return JsonResponse({})
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 from floodmark.errors import Conflict, RequestInvalid, SchemaInvalid
 from floodmark.service.context import Context, StreamId, StreamName
 from floodmark.service.forms import FormRoute, needs
-from floodmark.service.messages import Count, DoneView, FailFast, Form, Int64, JsonResponse, Micros, Name, bad_request
+from floodmark.service.messages import Count, DoneView, FailFast, Form, Int64, JsonResponse, Micros, Name
 from floodmark.streams.definition import DEFAULT_KEY, StreamInfo, StreamSettings, check_stream_name, make_settings
 from floodmark.streams.layout.layout import Layout
 from floodmark.streams.remote.wire import save_stream
@@ -38,6 +38,8 @@ class SettingsForm(Form):
     forget_after: Micros | None = None
     marks_retention: Micros | None = None
     transaction_timeout: Micros | None = None
+    retention: Micros | None = Field(default=None, description="How long events are kept; null: forever.")
+    retention_bytes: Count | None = Field(default=None, description="Older events than these bytes are removed.")
 
 
 class NewStreamForm(Form):
@@ -69,6 +71,25 @@ class StreamView(BaseModel):
     is_sealed: bool
     version: int
     created_at: int
+
+
+class ClaimView(BaseModel):
+    """A reader that retention waits for, and the first offset of each segment that it may still read."""
+
+    kind: str
+    name: str
+    offsets: dict[str, int]
+
+
+class RetentionView(BaseModel):
+    """The head of a stream, how far its segments are due to be removed, and the readers that hold them back."""
+
+    stream: str
+    head: dict[str, int]
+    due: dict[str, int]
+    waits_for: list[ClaimView]
+    age: int | None
+    size: int | None
 
 
 class StreamsView(BaseModel):
@@ -124,12 +145,17 @@ async def show_stream(context: Context, stream: StreamId, name: StreamName = Non
 @ROUTES.patch("/streams/{stream}", response_model=StreamView)
 @needs("admin")
 async def alter_stream(context: Context, stream: StreamId, form: SettingsForm, name: StreamName = None) -> JsonResponse:
-    """Change the named settings. The schema cannot be changed."""
+    """Change the named settings. A schema is the present one with new nullable columns at its end."""
     info = await context.stream(stream, name, "admin")
-    if form.model_fields_set & {"arrow_schema", "ddl"}:
-        raise bad_request("The schema of a stream cannot be changed.", "Create another stream with the new schema.")
     alter = context.backend.catalog.alter
     return await context.answer(lambda: _stream_view(alter(info, changes_from_form(form))))
+
+
+@ROUTES.get("/streams/{stream}/retention", response_model=RetentionView)
+async def show_retention(context: Context, stream: StreamId, name: StreamName = None) -> JsonResponse:
+    """Return what retention has removed of a stream, what is due, and which readers it waits for."""
+    info = await context.stream(stream, name, "read")
+    return await context.answer(lambda: context.backend.retention(info).save())
 
 
 @ROUTES.delete("/streams/{stream}", response_model=DoneView)
@@ -174,6 +200,7 @@ _DURATIONS: Final = (
     "forget_after",
     "marks_retention",
     "transaction_timeout",
+    "retention",
 )
 
 
@@ -185,14 +212,8 @@ def settings_from_form(form: SettingsForm) -> StreamSettings:
     ... ).writer_timeout
     5000000
     """
-    if form.arrow_schema is not None and form.ddl is not None:
-        raise RequestInvalid(
-            "The request has both a schema and a ddl.",
-            rule="The schema of a stream is settings once: as an Arrow schema, or as Spark DDL.",
-            remedy="Leave out schema or ddl.",
-        )
-    schema = form.ddl if form.arrow_schema is None else _decode_schema(form.arrow_schema)
     settings = changes_from_form(form)
+    schema = settings.pop("schema", None)
     unit = settings.pop("unit", "us")
     columns = settings.pop("time_columns", None)
     # The default key without a column means: no time columns.
@@ -201,8 +222,18 @@ def settings_from_form(form: SettingsForm) -> StreamSettings:
 
 
 def changes_from_form(form: SettingsForm) -> dict[str, Any]:
-    """Return the settings that a request names, without the schema, as `Stream.alter` takes them."""
+    """Return the settings that a request names, as `Stream.alter` takes them."""
+    if form.arrow_schema is not None and form.ddl is not None:
+        raise RequestInvalid(
+            "The request has both a schema and a ddl.",
+            rule="The schema of a stream is given once: as an Arrow schema, or as Spark DDL.",
+            remedy="Leave out schema or ddl.",
+        )
     changes: dict[str, Any] = {}
+    if form.model_fields_set & {"arrow_schema", "ddl"}:
+        changes["schema"] = form.ddl if form.arrow_schema is None else _decode_schema(form.arrow_schema)
+    if "retention_bytes" in form.model_fields_set:
+        changes["retention_bytes"] = form.retention_bytes
     for name in _DURATIONS:
         if name in form.model_fields_set:
             value = getattr(form, name)

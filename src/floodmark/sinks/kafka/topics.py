@@ -12,7 +12,13 @@ from floodmark.kafka.errors import invalid_client_option, retry_while_away, tran
 from floodmark.sinks.progress import Progress, SinkMark, newest_progress
 from floodmark.sinks.target import SCANNED_IN_PART, Failpoint, no_failpoint
 
-_PROGRESS_TOPIC_CONFIG: Final = {"cleanup.policy": "compact"}
+_PROGRESS_TOPIC_CONFIG: Final = {
+    "cleanup.policy": "compact",
+    # Kafka compacts closed files only: close them early, so that the topic stays small and a start reads it quickly.
+    "segment.bytes": str(16 * 2**20),
+    "segment.ms": str(3_600_000),
+    "min.cleanable.dirty.ratio": "0.1",
+}
 _REQUEST_SECONDS: Final = 5.0
 _RETRY_SECONDS: Final = 20.0
 _MAX_TIMEOUT_CONFIG: Final = "transaction.max.timeout.ms"

@@ -1,6 +1,7 @@
 """The format "floodmark": reads a stream continuously or as a snapshot, and passes topics on to `topic_reader`."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from pyspark.sql.types import StructType
 from floodmark._util.times import time_in_unit
 from floodmark.bindings import BoundStream, SourceOffset
 from floodmark.bindings.offsets import BatchLimits, BoundRange, bound_ranges, next_offset, offset_at_cut
-from floodmark.errors import SchemaInvalid
+from floodmark.errors import EventsRemoved, SchemaInvalid
 from floodmark.spark.private_options import SourceWithSecrets
 from floodmark.spark.source.bound_reader import (
     IS_MARK,
@@ -27,12 +28,14 @@ from floodmark.spark.source.stream_settings import (
     ReadRange,
     StreamReadSettings,
     parse_time,
+    settings_when_planned,
     stream_arrow_schema,
     stream_spark_schema,
 )
 from floodmark.spark.worker_checks import home_in_task
 from floodmark.streams import Chunk, StreamSettings
 from floodmark.streams.events import time_mask
+from floodmark.streams.layout.retention import from_head
 
 if TYPE_CHECKING:
     from floodmark.spark.source.topic_reader import TopicSource
@@ -82,7 +85,12 @@ class FloodmarkSource(SourceWithSecrets):
         """Return the settings and the home's location; refuse a schema other than the stream's."""
         settings = StreamReadSettings.of(self.options)
         home = open_home(settings.home)
-        expected = self.schema()
+        stream = home.stream(settings.stream).settings
+        count = None if stream.schema is None else sum(name in schema.names for name in stream.schema.names)
+        if settings.columns is None:
+            # Columns may have been added since the DataFrame was made.
+            settings = replace(settings, stream_columns=count)
+        expected = stream_spark_schema(settings_when_planned(stream, settings), settings)
         if schema.simpleString() != expected.simpleString():
             raise SchemaInvalid(
                 f"The query has the schema {schema.simpleString()}.",
@@ -143,8 +151,32 @@ class StreamReader(BoundReader[BoundStream, StreamReadSettings]):
         return self._read_range
 
     def _starting_offsets(self, bound: BoundStream) -> Mapping[int, int] | None:
-        start = self._range(bound).start(bound)
-        return None if start is None else bound.ends_at(start)
+        start, head = self._range(bound).start(bound), bound.stream.head()
+        if start is None:
+            # From the first event on, unless retention has removed some.
+            return bound.ends_at(head) if any(bound.ends_at(head).values()) else None
+        return bound.ends_at(from_head(bound.stream.layout, start, head))
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[ReadTask]:
+        """Return the tasks of a batch, or raise `EventsRemoved` if retention has removed some of its events."""
+        bound = self._retry_while_away(self._bound_source)
+        starts = self._retry_while_away(bound.stream.starts)
+        before, after = SourceOffset.load(start), SourceOffset.load(end)
+        for segment, first in starts.items():
+            reached = before.cut.get(segment, 0)
+            if before.ts is not None and reached < min(first, after.cut.get(segment, 0)):
+                raise EventsRemoved(
+                    f"The query continues at offset {reached} of segment {segment} of {bound.stream.name!r}, which "
+                    f"begins at {first}.",
+                    rule="Retention does not remove what a query holds, but its hold was released.",
+                    remedy="Start the query with a new checkpoint: it begins at the head of the stream. Set a longer "
+                    "release_after of the source, or a longer retention, to let queries pause for longer.",
+                    stream=bound.stream.name,
+                    segment=segment,
+                    offset=reached,
+                    start=first,
+                )
+        return super().partitions(start, end)
 
     def _ending_offsets(self, bound: BoundStream) -> Mapping[int, int] | None:
         return self._range(bound).end(bound)
@@ -169,9 +201,10 @@ def read_stream_task(location: str, settings: StreamReadSettings, task: ReadTask
     """Return the rows of a task, as Arrow batches."""
     with home_in_task("Every task reads the home."):
         stream = open_home(location).stream(settings.stream)
-    schema = stream_arrow_schema(stream.settings, settings)
+    planned = settings_when_planned(stream.settings, settings)
+    schema = stream_arrow_schema(planned, settings)
     if task.mark is not None:
-        yield _mark_row(stream.settings, settings, schema, task.mark)
+        yield _mark_row(planned, settings, schema, task.mark)
     only = task.only
     in_range = None if only is None else time_mask(stream.settings, only.key, only.lower, only.upper)
     for bound in task.ranges:

@@ -1,7 +1,7 @@
 """The options of a query that reads a stream: their parsing, the range of the stream to read, and the columns."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final, cast, get_args
 
@@ -76,6 +76,8 @@ class StreamReadSettings:
     reader: str | None = None
     on_idle: OnIdle = "hold"
     idle_after: int | None = None
+    stream_columns: int | None = None
+    """How many columns the stream had when the query was planned; it may have more by now."""
 
     @property
     def mark_rows(self) -> bool:
@@ -306,6 +308,19 @@ def _check_time_column(stream: Stream, key: str) -> None:
 
 
 MICROS_TYPE: Final = pa.timestamp("us", "UTC")
+
+
+def settings_when_planned(stream: StreamSettings, settings: StreamReadSettings) -> StreamSettings:
+    """Return the settings of the stream with the columns that it had when the query was planned.
+
+    >>> stream = StreamSettings(pa.schema([("id", pa.int64()), ("note", pa.string())]), {"time": None})
+    >>> settings_when_planned(stream, StreamReadSettings("orders", stream_columns=1)).schema.names
+    ['id']
+    """
+    count = settings.stream_columns
+    if stream.schema is None or count is None or count >= len(stream.schema):
+        return stream
+    return replace(stream, schema=pa.schema(list(stream.schema)[:count]))
 
 
 def stream_spark_schema(stream: StreamSettings, settings: StreamReadSettings) -> StructType:

@@ -64,6 +64,7 @@ def with_watermark(
     assume_caught_up: bool = False,
     late: Late = "drop",
     late_path: str | Path | None = None,
+    late_retention: Duration | None = None,
     operators: Operators = "any",
     home: str | Path | None = None,
     **unknown: Never,
@@ -126,6 +127,9 @@ def with_watermark(
             window is still open. "copy" does not.
         late_path: The directory for the late rows of "route" and "copy", which the driver and all executors can write
             to; by default `late` in the home. Needed if the home is in PostgreSQL.
+        late_retention: How long late rows of "route" and "copy" are kept, counted from when their batch wrote them; by
+            default forever. The running query removes older ones, a whole batch at a time, and never those of its
+            current batch, which Spark may run again.
         operators: As in `follow_marks`.
         home: Where the watermark is stored: a directory or a PostgreSQL URL; by default `.floodmark`.
         **unknown: Refused; named so that a misspelled option gets a suggestion.
@@ -153,7 +157,8 @@ def with_watermark(
     stores_late_rows = late in ("route", "copy")
     if stores_late_rows:
         require_free_name(fields, WATERMARK_COLUMN)
-    _check_late_path(late_path, late)
+    _check_late_options(late, late_path=late_path, late_retention=late_retention)
+    kept_for = None if late_retention is None else duration_micros(late_retention, "late_retention", least=1)
     settings = WatermarkSettings(
         column=column,
         per=tuple(per),
@@ -183,7 +188,7 @@ def with_watermark(
     mark = spark_watermark(F.timestamp_micros("w"), operators)
     frame, spark = uuid4().hex, df.sparkSession
     require_executors(spark, Needs(home=None if late == "drop" else opened_home.location))
-    session_listener(spark).watch(frame, settings, opened_home)
+    session_listener(spark).watch(frame, settings, opened_home, kept_for)
 
     marks_format = register_source(spark, MarkSource, private_home(opened_home))
     options = {"home": opened_home.address, "settings": settings.to_json(), "frame": frame}
@@ -229,18 +234,17 @@ def _handle_late_rows(df: DataFrame, settings: WatermarkSettings, name: str, wat
     return store_late_rows(rows, column, watermark, Path(settings.late_path), keep=settings.late == "copy")
 
 
-def _check_late_path(late_path: str | Path | None, late: Late) -> None:
-    if late_path is None:
-        return
-    if late not in ("route", "copy"):
-        raise InvalidOption(
-            f"late_path is given, and late is {late!r}.",
-            rule="Late rows are written to files only with late='route' or late='copy'.",
-            remedy="Set late='copy' to keep a copy of late rows there, or omit late_path.",
-            option="late_path",
-            value=str(late_path),
-        )
-    if "://" in str(late_path):
+def _check_late_options(late: Late, *, late_path: str | Path | None, late_retention: Duration | None) -> None:
+    for option, value in {"late_path": late_path, "late_retention": late_retention}.items():
+        if value is not None and late not in ("route", "copy"):
+            raise InvalidOption(
+                f"{option} is given, and late is {late!r}.",
+                rule="Late rows are written to files only with late='route' or late='copy'.",
+                remedy=f"Set late='copy' to keep a copy of late rows, or omit {option}.",
+                option=option,
+                value=str(value),
+            )
+    if late_path is not None and "://" in str(late_path):
         raise InvalidOption(
             f"late_path is {str(late_path)!r}.",
             rule="Late rows are written as files of a local or shared directory, not to a URL.",

@@ -4,7 +4,9 @@ A row is late if its time is before the watermark that its batch runs under. Spa
 watermark, so tasks read it from the home as a table of one row. The home must be reachable from the tasks.
 """
 
+import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
@@ -60,6 +62,22 @@ def store_late_rows(df: DataFrame, column: str, watermark: Column, directory: Pa
 def query_directory(directory: Path, query_id: str, column: str) -> Path:
     """Return the directory of one query's late rows; it has a directory per batch, and in that one per run."""
     return directory / query_id / quote(column, safe="")
+
+
+def remove_old_late_rows(directory: Path, before: float, below_batch: int) -> list[int]:
+    """Remove late rows of batches that were written before a time, in seconds; return the numbers of the batches.
+
+    Only batches below `below_batch` are removed: Spark may still run that one again. Idempotent; files that another
+    process removes at the same time are no error.
+    """
+    removed = []
+    for batch in directory.iterdir() if directory.is_dir() else ():
+        if batch.name.isdecimal() and int(batch.name) < below_batch:
+            with suppress(FileNotFoundError):
+                if max(path.stat().st_mtime for path in (batch, *batch.rglob("*"))) < before:
+                    shutil.rmtree(batch, ignore_errors=True)
+                    removed.append(int(batch.name))
+    return sorted(removed)
 
 
 def current_batch() -> tuple[str, str, int]:

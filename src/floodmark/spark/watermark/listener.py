@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import datetime
+from pathlib import Path
 from threading import Lock, Thread
 from typing import Any, Final, Literal
 
@@ -34,8 +35,12 @@ from floodmark.bindings.coordination import QueryInputs
 from floodmark.control import Home, Queries, QueryRecord, WatermarkSteps
 from floodmark.errors import FallingMark
 from floodmark.spark.watermark.chain import MarkOffset, WatermarkSettings
+from floodmark.spark.watermark.late import query_directory, remove_old_late_rows
 from floodmark.spark.watermark.mark_source import now_micros
 from floodmark.spark.watermark.statistics import read_statistics
+
+_REMOVAL_INTERVAL: Final = 60_000_000
+"""How often old late rows are looked for, in microseconds."""
 
 _log = logging.getLogger("floodmark")
 
@@ -125,6 +130,8 @@ class ProgressListener(StreamingQueryListener):
         self._largest_marks = LargestMarks()
         self.falling: Counter[str] = Counter()
         """How many batches of each run had a falling mark."""
+        self._late_retentions: dict[str, int] = {}
+        self._late_removed_at: dict[str, int] = {}
         self.homes: dict[str, str] = {}
 
     @property
@@ -134,9 +141,11 @@ class ProgressListener(StreamingQueryListener):
             self._jlistenerobj = jvm.PythonStreamingQueryListenerWrapper(_ProgressAsJson(self))
         return self._jlistenerobj
 
-    def watch(self, frame: str, settings: WatermarkSettings, home: Home) -> None:
-        """Store the statistics of a frame in a home."""
+    def watch(self, frame: str, settings: WatermarkSettings, home: Home, late_retention: int | None = None) -> None:
+        """Store the statistics of a frame in a home, and remove its late rows after `late_retention` microseconds."""
         self._frames[frame] = settings, home
+        if late_retention is not None:
+            self._late_retentions[frame] = late_retention
 
     def watch_inputs(self, location: str) -> None:
         """Store in a home where batches end, for queries with inputs that do not hold the watermark while idle."""
@@ -162,6 +171,8 @@ class ProgressListener(StreamingQueryListener):
                 self._store_statistics(frame, offset, progress)
             if frame_offsets:
                 self._record_query(frame_offsets, progress)
+            for frame, _ in frame_offsets:
+                self._remove_late_rows(frame, progress)
         except Exception:
             # Spark ignores exceptions of listeners.
             _log.exception("The statistics of a batch could not be stored; the watermark does not advance by it.")
@@ -229,6 +240,16 @@ class ProgressListener(StreamingQueryListener):
         if any(end.get("state") is not None for end in ends):
             for home in self._homes_of_inputs.values():
                 QueryInputs(home).record(str(progress.id), ends)
+
+    def _remove_late_rows(self, frame: str, progress: StreamingQueryProgress) -> None:
+        retention, now = self._late_retentions.get(frame), now_micros()
+        if retention is None or 0 <= now - self._late_removed_at.get(frame, 0) < min(retention, _REMOVAL_INTERVAL):
+            return
+        self._late_removed_at[frame] = now
+        settings, _ = self._frames[frame]
+        assert settings.late_path is not None  # Only queries that store late rows have a retention of them.
+        directory = query_directory(Path(settings.late_path), str(progress.id), settings.column)
+        remove_old_late_rows(directory, (now - retention) / 1e6, progress.batchId)
 
     def _record_query(self, frame_offsets: list[tuple[str, MarkOffset]], progress: StreamingQueryProgress) -> None:
         now, run = now_micros(), str(progress.runId)

@@ -19,6 +19,7 @@ from floodmark.streams.groups.requests import Bound, StreamBounds
 from floodmark.streams.groups.state import Checkpoint, GroupCut, StreamCut, StreamProgress
 from floodmark.streams.layout.layout import Layout
 from floodmark.streams.layout.positions import Position, Standing, check_cut, compare_to_cut
+from floodmark.streams.layout.retention import from_head, head_cut
 from floodmark.streams.marks.log import LookupStatus, MarkEntry, MarksIndex, ending_at, starting_at, time_at
 
 MarksByKey = Callable[[str], MarksIndex]
@@ -79,13 +80,24 @@ def _bound(value: Any, stream: StreamInfo) -> Bound:
 
 
 def starting_progress(
-    bounds: StreamBounds, stream: StreamInfo, ends: Mapping[int, int], marks: MarksByKey
+    bounds: StreamBounds,
+    stream: StreamInfo,
+    ends: Mapping[int, int],
+    marks: MarksByKey,
+    starts: Mapping[int, int] | None = None,
 ) -> StreamProgress:
-    """Return the progress of a new group in a stream, or refuse invalid bounds."""
+    """Return the progress of a new group in a stream, or refuse invalid bounds.
+
+    `starts` are the starts of segments from which events were removed. A group that would start before the head of the
+    stream starts at the head; one that would also end there reads nothing.
+    """
     settings, layout = stream.settings, stream.layout
     key = settings.key(bounds.key)
-    position, since = _start(bounds, stream, ends, marks(key))
+    head = head_cut(layout, starts or {}, ends)
+    position, since = _start(bounds, stream, ends, marks(key), head)
     end, until = _end(bounds, stream, marks(key))
+    if end is not None and starts:
+        end = from_head(layout, end, head)
     check_order(layout, position, end, since, until)
     places: dict[str, int] = {}
     lowers: dict[str, int] = {}
@@ -145,17 +157,16 @@ def check_order(
 
 
 def _start(
-    bounds: StreamBounds, stream: StreamInfo, ends: Mapping[int, int], index: MarksIndex
+    bounds: StreamBounds, stream: StreamInfo, ends: Mapping[int, int], index: MarksIndex, head: Position
 ) -> tuple[dict[int, int], int | None]:
     start, layout = bounds.start, stream.layout
-    head = {segment.id: 0 for segment in layout.segments_of(0)}
     if start.time is not None:
         _check_reached(starting_at(index, start.time).where, bounds, start.time)
         # A row of exactly this time may have been written before a mark of this time: start at a mark below it.
         lookup = starting_at(index, max(start.time - 1, INT64_MIN))
-        return (head if lookup.cut is None else dict(lookup.cut)), start.time
+        return dict(head) if lookup.cut is None else from_head(layout, lookup.cut, head), start.time
     if start.cut is None:
-        return head, start.since
+        return dict(head), start.since
     _check_stream(start, stream)
     cut = check_cut(layout, start.cut)
     for segment, offset in cut.items():
@@ -169,7 +180,7 @@ def _start(
                 offset=offset,
                 end=ends[segment],
             )
-    return cut, start.since
+    return from_head(layout, cut, head), start.since
 
 
 def _end(bounds: StreamBounds, stream: StreamInfo, index: MarksIndex) -> tuple[dict[int, int] | None, int | None]:

@@ -164,14 +164,20 @@ class KafkaLog:
                         for segment, end in ends.items()
                     }
 
+    def starts(self, stream: StreamInfo) -> dict[int, int]:
+        """Return the start of each segment from which retention has removed events."""
+        return self._tables.starts(stream)
+
     def read(self, stream: StreamInfo, segment: int, start: int, end: int) -> Iterator[Chunk]:
         """Return the events of a segment in a range of offsets."""
+        start = max(start, self.starts(stream).get(segment, 0))
         if start >= end:
             return
         with self._check_deleted(stream):
-            self._catalog.refresh(stream)
             connection, topic = self._connections.of(stream)
             committed = connection.cluster.ends(topic, [segment])[segment]
+            # Read the definition after the end: events before it have no columns that this definition lacks.
+            stream = self._catalog.refresh(stream)
             state = self._sealer.await_sealed(stream, [segment])[segment]
             end = min(end, committed if state.state == OPEN else state.end)
             # An open transaction may hide records before the end of a sealed segment; wait for it.
@@ -198,7 +204,8 @@ class KafkaLog:
     def commit(self, stream: StreamInfo, transaction: str) -> dict[int, int]:
         """Append all events of a transaction, or none; return the new ends of their segments."""
         with self._home.write() as writing:
-            staged = read_staged(writing, stream, transaction)
+            # A cached definition may lack columns of the staged events.
+            staged = read_staged(writing, self._catalog.require(writing, stream), transaction)
         if staged.position is not None:
             return dict(staged.position)
         self._failpoint("commit: asked")
@@ -284,6 +291,9 @@ class KafkaLog:
         with self._home.read() as reading:
             sent = read_sent(reading, stream, author.writer)
         position = {} if sent is None else sent.position
+        if sent is not None:
+            # Records that retention may have removed meanwhile.
+            flush.left &= ~sent.places_found(first_number, len(flush.left))
         for segment, end in ends.items():
             if states[segment].state == OPEN:
                 flush.arrived(segment, end)

@@ -24,6 +24,8 @@ from floodmark.streams.ports import StreamKey
 _PAGE: Final = 500
 _TAIL: Final = 1_000
 _MOST_PUBLISHERS: Final = 64
+_TRIM_INTERVAL: Final = 5_000_000
+"""How often old records are deleted, in microseconds."""
 
 
 class MarksPublisher:
@@ -36,6 +38,8 @@ class MarksPublisher:
         self._connections = connections
         self._publishers: dict[int, _TopicPublisher] = {}
         self._published: dict[StreamKey, int] = {}
+        self._trimmed_at: int | None = None
+        self._trimmed_to: dict[int, dict[str, int]] = {}
 
     def publish(self, buckets: Collection[int]) -> int:
         """Publish the new entries of streams in these buckets and return their number."""
@@ -45,6 +49,39 @@ class MarksPublisher:
             if stream is not None:
                 count += self._publish(stream, row.time_key)
         return count
+
+    def trim(self, buckets: Collection[int]) -> None:
+        """Delete records whose entries the stream's `marks_retention` has deleted, for streams in these buckets."""
+        now = self._home.now()
+        if self._trimmed_at is not None and 0 <= now - self._trimmed_at < _TRIM_INTERVAL:
+            return
+        self._trimmed_at = now
+        in_kafka = select(STREAMS).where(STREAMS.c.log.is_not(None), STREAMS.c.bucket.in_(list(buckets)))
+        with self._home.read() as connection:
+            streams = [self._catalog.info(row) for row in connection.execute(in_kafka)]
+        for stream in streams:
+            if stream.settings.marks_retention is not None:
+                self._trim(stream)
+
+    def _trim(self, stream: StreamInfo) -> None:
+        """Delete the records before the first one whose entry is still stored."""
+        keys = stream.settings.keys
+        firsts = {key: MarksTable(self._home, stream.id, key).numbers().start for key in keys}
+        if firsts == self._trimmed_to.get(stream.id):
+            return
+        connection, log_topic = self._connections.of(stream)
+        topic = marks_topic_of(log_topic)
+        (begin,), (end,) = connection.cluster.starts(topic, [0]).values(), connection.cluster.ends(topic, [0]).values()
+        kept = end
+        for records in connection.committed.read(topic, 0, begin, end):
+            marks = [(record.offset(), MarkRecord.load(record.value())) for record in records]
+            needed = [offset for offset, mark in marks if mark.key in firsts and mark.seq >= firsts[mark.key]]
+            if needed:
+                kept = needed[0]
+                break
+        if kept > begin:
+            connection.cluster.delete_records(topic, {0: kept})
+        self._trimmed_to[stream.id] = firsts
 
     def _unpublished(self, buckets: Collection[int]) -> list[Any]:
         query = (
@@ -98,6 +135,7 @@ class _TopicPublisher:
 
     def __init__(self, connection: ClusterConnection, topic: str, stream: StreamInfo) -> None:
         self._connection = connection
+        self._cluster = connection.cluster
         self._topic = topic
         name = f"floodmark.marks.{stream.id:x}"
         self._producer = TransactionalProducer(connection.settings, name, options={"linger.ms": 0})
@@ -117,9 +155,9 @@ class _TopicPublisher:
 
     def _read_last(self, keys: Collection[str]) -> dict[str, int]:
         """Return the last number of each key, from the newest records or else from the whole topic."""
-        end = self._connection.cluster.ends(self._topic, [0])[0]
+        begin, end = (offsets(self._topic, [0])[0] for offsets in (self._cluster.starts, self._cluster.ends))
         last: dict[str, int] = {}
-        for start in (max(0, end - _TAIL), 0):
+        for start in (max(begin, end - _TAIL), begin):
             for records in self._connection.committed.read(self._topic, 0, start, end):
                 for record in records:
                     if record.value() is None:
@@ -131,6 +169,6 @@ class _TopicPublisher:
                         )
                     mark = MarkRecord.load(record.value())
                     last[mark.key] = max(mark.seq, last.get(mark.key, 0))
-            if start == 0 or last.keys() >= set(keys):
+            if start == begin or last.keys() >= set(keys):
                 break
         return last

@@ -48,10 +48,20 @@ def number_of(headers: Sequence[Header] | None, writer: str) -> int | None:
     >>> number_of([("floodmark.number", b"till/3/1/42")], "till/3")
     42
     """
+    found = author_and_number(headers)
+    return found[1] if found is not None and found[0] == writer else None
+
+
+def author_and_number(headers: Sequence[Header] | None) -> tuple[str, int] | None:
+    """Return the writer of a record and its event number; None for a record of a transaction or a seal.
+
+    >>> author_and_number([("floodmark.number", b"till/3/1/42")])
+    ('till/3', 42)
+    """
     for name, value in headers or ():
         if name == NUMBER:
             author, _, number = value.rsplit(b"/", 2)
-            return int(number) if author == writer.encode() else None
+            return author.decode(), int(number)
     return None
 
 

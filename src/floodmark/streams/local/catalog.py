@@ -96,6 +96,7 @@ class Catalog:
                         version=1,
                         created_at=info.created_at,
                         log=None if log is None else log.save(),
+                        retains=int(settings.has_retention),
                     )
                 )
                 _add_segments(connection, info.id, (segment.id for segment in layout.segments))
@@ -284,6 +285,7 @@ class Catalog:
                 settings=to_json(changed.settings.save(), "settings"),
                 layout=to_json(changed.layout.save(), "layout"),
                 version=changed.version,
+                retains=int(changed.settings.has_retention),
             )
         )
         return changed

@@ -216,8 +216,9 @@ class GroupStore:
 
     def _starting_progress(self, bounds: StreamBounds, stream: StreamInfo) -> StreamProgress:
         try:
-            ends = self._log.ends(stream)
-            return starting_progress(bounds, stream, ends, lambda key: MarksTable(self._home, stream.id, key))
+            ends, starts = self._log.ends(stream), self._log.starts(stream)
+            marks = lambda key: MarksTable(self._home, stream.id, key)  # noqa: E731
+            return starting_progress(bounds, stream, ends, marks, starts)
         except UnknownSegment:
             # The stream was scaled meanwhile, and its marks log refers to new segments.
             return self._starting_progress(bounds, self._catalog.refresh(stream))

@@ -10,7 +10,7 @@ from floodmark._util.retry import retry_on_conflict
 from floodmark.control import Home
 from floodmark.errors import Conflict, UnknownWriter
 from floodmark.streams.definition import StreamInfo, check_not_sealed
-from floodmark.streams.events import Events, schema_of
+from floodmark.streams.events import Events, schema_of, stored_schema, widen_batch
 from floodmark.streams.layout.layout import Layout
 from floodmark.streams.local.catalog import Catalog
 from floodmark.streams.local.registry import check_instance
@@ -48,7 +48,7 @@ _BEGIN: Final = (
     .scalar_subquery()
 )
 _PAGE: Final = (
-    select(BATCHES.c.first_offset, BATCHES.c.events, BATCHES.c.body, BATCHES.c.checksum)
+    select(BATCHES.c.first_offset, BATCHES.c.events, BATCHES.c.body, BATCHES.c.columns, BATCHES.c.checksum)
     .where(*_OF_SEGMENT, BATCHES.c.first_offset >= _BEGIN, BATCHES.c.first_offset < bindparam("end"))
     .where(BATCHES.c.first_offset + BATCHES.c.events > bindparam("start"))
     .order_by(BATCHES.c.first_offset)
@@ -82,7 +82,7 @@ class TableLog:
             now = self._home.now(connection)
             if connection.execute(ADVANCE_NEXT_NUMBER, {**sent, "after": after, "now": now}).rowcount != 1:
                 raise _OutOfSequence
-            return append_rows(connection, current, author.writer, first_number, events)
+            return append_rows(connection, current, author.writer, first_number, events, now)
 
         try:
             return self._write_routed(stream, write)
@@ -103,6 +103,13 @@ class TableLog:
         with self._home.read() as connection:
             self._catalog.require(connection, stream)
             return {row.segment: row.end_offset for row in connection.execute(query.order_by(SEGMENTS.c.segment))}
+
+    def starts(self, stream: StreamInfo) -> dict[int, int]:
+        """Return the start of each segment from which retention has removed events."""
+        is_removed = (SEGMENTS.c.stream_id == stream.id, SEGMENTS.c.start_offset > 0)
+        query = select(SEGMENTS.c.segment, SEGMENTS.c.start_offset).where(*is_removed).order_by(SEGMENTS.c.segment)
+        with self._home.read() as connection:
+            return {row.segment: row.start_offset for row in connection.execute(query)}
 
     def read(self, stream: StreamInfo, segment: int, start: int, end: int) -> Iterator[Chunk]:
         """Return the events of a segment in a range of offsets."""
@@ -127,13 +134,15 @@ class TableLog:
         """Append all events of a transaction, or none; return the new ends of their segments."""
 
         def write(connection: Connection, current: StreamInfo) -> dict[int, int]:
-            staged = read_staged(connection, stream, transaction)
+            # A cached definition may lack columns of the staged events.
+            staged = read_staged(connection, self._catalog.require(connection, stream), transaction)
             if staged.position is not None:
                 return dict(staged.position)
             ends: dict[int, int] = {}
             if staged.events is not None:
                 first_number = claim_event_numbers(connection, stream, staged.writer, len(staged.events))
-                ends = append_rows(connection, current, staged.writer, first_number, staged.events)
+                now = self._home.now(connection)
+                ends = append_rows(connection, current, staged.writer, first_number, staged.events, now)
             mark_committed(connection, stream, transaction, ends)
             return ends
 
@@ -198,14 +207,15 @@ class TableLog:
         return {segment: ends[segment] for segment, _ in events.split(current.layout)}
 
     def _chunks(self, stream: StreamInfo, segment: int, start: int, end: int) -> Iterator[Chunk]:
-        schema = schema_of(stream)
         while start < end:
             # One transaction for each page, so that a slow reader does not keep one open.
             rows = self._page(stream, segment, start, end)
             if not rows:
                 return
             for row in rows:
-                chunk = load_chunk(row, stream, segment, schema)
+                if row.columns is not None and row.columns > len(schema_of(stream)):
+                    stream = self._catalog.refresh(stream)
+                chunk = load_chunk(row, stream, segment)
                 yield chunk if chunk.first >= start and chunk.end <= end else chunk.slice(start, end)
             start = rows[-1].first_offset + rows[-1].events
 
@@ -242,7 +252,7 @@ _SMALL: Final = 16_384
 _EXTEND: Final = (
     update(SEGMENTS)
     .where(SEGMENTS.c.stream_id == bindparam("s"), SEGMENTS.c.segment == bindparam("g"), SEGMENTS.c.sealed == 0)
-    .values(end_offset=SEGMENTS.c.end_offset + bindparam("n"))
+    .values(end_offset=SEGMENTS.c.end_offset + bindparam("n"), bytes=SEGMENTS.c.bytes + bindparam("b"))
     .returning(SEGMENTS.c.end_offset)
 )
 
@@ -252,21 +262,23 @@ class SegmentGone(Exception):
 
 
 def append_rows(
-    connection: Connection, stream: StreamInfo, writer: str, first_number: int, events: Events
+    connection: Connection, stream: StreamInfo, writer: str, first_number: int, events: Events, now: int
 ) -> dict[int, int]:
-    """Append events to their segments and return the new ends."""
+    """Append events to their segments and return the new ends; `now` is their time of arrival."""
     ends: dict[int, int] = {}
     rows: list[dict[str, Any]] = []
     number = first_number
     # Lock segments in id order to avoid deadlocks.
     for segment, batch in events.split(stream.layout):
-        end = connection.execute(_EXTEND, {"s": stream.id, "g": segment, "n": batch.num_rows}).scalar_one_or_none()
+        pieces = [(piece, *pack_batch(piece)) for piece in _split_large(batch)]
+        size = sum(len(body) for _, body, _ in pieces)
+        extension = {"s": stream.id, "g": segment, "n": batch.num_rows, "b": size}
+        end = connection.execute(_EXTEND, extension).scalar_one_or_none()
         if end is None:
             raise SegmentGone
         ends[segment] = end
         offset = end - batch.num_rows
-        for piece in _split_large(batch):
-            body, checksum = pack_batch(piece)
+        for piece, body, checksum in pieces:
             rows.append(
                 {
                     "stream_id": stream.id,
@@ -277,6 +289,8 @@ def append_rows(
                     "first_number": number,
                     "body": body,
                     "checksum": checksum,
+                    "columns": piece.num_columns,
+                    "at": now,
                 }
             )
             offset += piece.num_rows
@@ -285,11 +299,11 @@ def append_rows(
     return ends
 
 
-def load_chunk(row: Any, stream: StreamInfo, segment: int, schema: Any) -> Chunk:
-    """Return the events of a row of the log."""
-    offset, events, body, checksum = row
-    place = {"stream": stream.name, "segment": segment, "offset": offset}
-    return Chunk(segment, offset, unpack_batch(body, events, schema, checksum, place))
+def load_chunk(row: Row[Any], stream: StreamInfo, segment: int) -> Chunk:
+    """Return the events of a row of the log, with the columns of the stream."""
+    place = {"stream": stream.name, "segment": segment, "offset": row.first_offset}
+    batch = unpack_batch(row.body, row.events, stored_schema(stream, row.columns), row.checksum, place)
+    return Chunk(segment, row.first_offset, widen_batch(batch, schema_of(stream)))
 
 
 def join_small_chunks(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
@@ -298,6 +312,7 @@ def join_small_chunks(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
     rows = 0
     for chunk in chunks:
         fits = pending and pending[-1].end == chunk.first and rows + chunk.batch.num_rows <= _MOST_ROWS
+        fits = fits and pending[-1].batch.num_columns == chunk.batch.num_columns
         if pending and not (fits and chunk.batch.num_rows < _SMALL):
             yield _concatenated(pending)
             pending, rows = [], 0

@@ -24,8 +24,12 @@ STREAMS: Final = Table(
     Column("version", BigInteger, nullable=False),
     Column("created_at", BigInteger, nullable=False),
     Column("log", Text),
+    Column("retains", BigInteger, nullable=False, server_default="0"),
 )
-"""`version` counts changes of settings, layout and state; `log` is the Kafka topic, NULL for events in the home."""
+"""`version` counts changes of settings, layout and state; `log` is the Kafka topic, NULL for events in the home.
+
+`retains` is 1 if the settings have a retention of events.
+"""
 
 SEGMENTS: Final = Table(
     "stream_segment",
@@ -34,8 +38,13 @@ SEGMENTS: Final = Table(
     Column("segment", BigInteger, primary_key=True, autoincrement=False),
     Column("end_offset", BigInteger, nullable=False),
     Column("sealed", BigInteger, nullable=False),
+    Column("start_offset", BigInteger, nullable=False, server_default="0"),
+    Column("bytes", BigInteger, nullable=False, server_default="0"),
 )
-"""`sealed` is 0 for open; 1 for sealed, with a final `end_offset`; 2 for being sealed, with the end not known yet."""
+"""`sealed` is 0 for open; 1 for sealed, with a final `end_offset`; 2 for being sealed, with the end not known yet.
+
+Retention has removed the events before `start_offset`. `bytes` is the size of the events from there on, in the home.
+"""
 
 SEALINGS: Final = Table(
     "stream_sealing",
@@ -76,11 +85,14 @@ BATCHES: Final = Table(
     Column("writer", Text, nullable=False),
     Column("first_number", BigInteger, nullable=False),
     Column("body", LargeBinary, nullable=False),
+    Column("columns", BigInteger),
+    Column("at", BigInteger),
     Column("checksum", BigInteger),
 )
 """Events, as Arrow record batches; `first_number` is the writer's number of the first event.
 
-Batches that earlier releases stored have no checksum.
+`columns` is the number of columns in `body`, and `at` when it was stored. Batches of earlier releases have neither, and
+no checksum.
 """
 
 WRITERS: Final = Table(
@@ -174,6 +186,7 @@ TRANSACTION_BATCHES: Final = Table(
     Column("points", LargeBinary, nullable=False),
     Column("body", LargeBinary, nullable=False),
     Column("checksum", BigInteger),
+    Column("columns", BigInteger),
 )
 """Staged events of uncommitted transactions; `points` are the positions of their keys in the key space."""
 

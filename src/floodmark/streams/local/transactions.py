@@ -14,7 +14,7 @@ from floodmark.control import Home
 from floodmark.control.store.base import insert_if_absent
 from floodmark.errors import FloodmarkError, InvalidValue, StreamSealed, TransactionNotOpen, UnknownTransaction
 from floodmark.streams.definition import StreamInfo, check_not_sealed
-from floodmark.streams.events import Events, schema_of
+from floodmark.streams.events import Events, schema_of, stored_schema, widen_batch
 from floodmark.streams.layout.layout import Layout
 from floodmark.streams.layout.positions import Position, furthest_position, load_position, save_position
 from floodmark.streams.local.catalog import Catalog
@@ -350,6 +350,7 @@ def stage_part(connection: Connection, stream: StreamInfo, transaction: str, par
                 points=points,
                 body=bytes(body),
                 checksum=checksum,
+                columns=events.batch.num_columns,
             )
         )
 
@@ -361,8 +362,7 @@ def read_staged(connection: Connection, stream: StreamInfo, transaction: str) ->
         return StagedTransaction(row.writer, None, load_position(from_json(row.position)))
     is_staged = _rows_of(TRANSACTION_BATCHES, stream, transaction)
     parts = connection.execute(select(TRANSACTION_BATCHES).where(*is_staged).order_by(TRANSACTION_BATCHES.c.part))
-    schema = schema_of(stream)
-    events = [load_staged_events(part, stream, schema) for part in parts]
+    events = [load_staged_events(part, stream) for part in parts]
     return StagedTransaction(row.writer, Events.join(events) if events else None, None)
 
 
@@ -391,8 +391,9 @@ def _rows_of(table: Table, stream: StreamInfo, transaction: str) -> tuple[Any, A
     return table.c.stream_id == stream.id, table.c.transaction_id == transaction
 
 
-def load_staged_events(row: Row[Any], stream: StreamInfo, schema: Any) -> Events:
-    """Load staged events of a transaction."""
+def load_staged_events(row: Row[Any], stream: StreamInfo) -> Events:
+    """Load staged events of a transaction, with the columns of the stream."""
     place = {"stream": stream.name, "transaction": row.transaction_id, "part": row.part}
-    batch = unpack_batch(row.body, row.events, schema, row.checksum, place, row.points)
+    stored = stored_schema(stream, row.columns)
+    batch = widen_batch(unpack_batch(row.body, row.events, stored, row.checksum, place, row.points), schema_of(stream))
     return Events(batch, np.frombuffer(row.points, dtype=np.float64))

@@ -10,6 +10,7 @@ from floodmark.streams.definition import StreamInfo
 from floodmark.streams.groups.requests import GroupRef, NewGroup, News, Report, StreamBounds, Subscription
 from floodmark.streams.groups.state import GroupState
 from floodmark.streams.layout.positions import Position, save_position
+from floodmark.streams.layout.retention import RetentionStatus
 from floodmark.streams.marks.log import MarkEntry, unknown_entry
 from floodmark.streams.marks.watermark import WatermarkExplanation
 from floodmark.streams.marks.writer_record import MarkOutcome
@@ -128,6 +129,10 @@ class RemoteBackend:
     def explain(self, stream: StreamInfo, key: str) -> WatermarkExplanation:
         """Return why the watermark of a stream and key has its value."""
         return self._client.call(Request.about(stream, "GET", "why", query={"key": key}), load_explanation)
+
+    def retention(self, stream: StreamInfo) -> RetentionStatus:
+        """Return what retention has removed of a stream, and what it waits for."""
+        return self._client.call(Request.about(stream, "GET", "retention"), RetentionStatus.load)
 
     def now(self) -> int:
         """Return the store's time."""

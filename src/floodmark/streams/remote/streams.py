@@ -67,8 +67,10 @@ class RemoteCatalog:
 
     def alter(self, stream: StreamInfo, changes: Mapping[str, Any]) -> StreamInfo:
         """Change settings."""
-        settings = alter_settings(stream.settings, changes).save()
-        value = {name: settings[name] for name in changes}
+        # A schema is compared with the current one: another client may have added columns.
+        current = self.refresh(stream) if "schema" in changes else stream
+        settings = alter_settings(current.settings, changes).save()
+        value = {name: settings.get(name) for name in changes}
         return self._client.call(Request.about(stream, "PATCH", value=value), self._load_stream)
 
     def delete(self, stream: StreamInfo) -> None:
@@ -164,6 +166,12 @@ class RemoteLog:
     def ends(self, stream: StreamInfo) -> dict[int, int]:
         """Return the end of each segment, sealed ones included."""
         return self._client.call(Request.about(stream, "GET", "ends"), _load_ends)
+
+    def starts(self, stream: StreamInfo) -> dict[int, int]:
+        """Return the start of each segment from which retention has removed events."""
+        # Services of earlier releases have no retention.
+        load: Callable[[Any], dict[int, int]] = lambda value: load_position(value.get("starts", {}))  # noqa: E731
+        return self._client.call(Request.about(stream, "GET", "ends"), load)
 
     def read(self, stream: StreamInfo, segment: int, start: int, end: int) -> Iterator[Chunk]:
         """Return the events of a segment in a range of offsets.

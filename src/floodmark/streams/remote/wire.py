@@ -336,7 +336,7 @@ class _Pieces:
 def _read_batches(source: Any, expected: Any) -> Iterator[Any]:
     try:
         schema = pa.ipc.read_schema(source)
-        if not schema.equals(expected):
+        if not _is_earlier_schema(schema, expected):
             raise EventInvalid(
                 f"The events have the columns {', '.join(map(str, schema))}.",
                 rule=f"The stream requires the columns {', '.join(map(str, expected))}.",
@@ -347,9 +347,18 @@ def _read_batches(source: Any, expected: Any) -> Iterator[Any]:
             if message.type != "record batch" or _is_compressed(message.metadata):
                 # Dictionaries are not needed, and compressed data could expand without limit.
                 raise _unreadable("a message is not a plain, uncompressed record batch")
-            yield pa.ipc.read_record_batch(message, expected)
+            yield pa.ipc.read_record_batch(message, schema)
     except EOFError:
         return
+
+
+def _is_earlier_schema(schema: Any, expected: Any) -> bool:
+    """Return whether events have the expected columns, perhaps without nullable ones that were added at the end."""
+    count = len(schema) - 1
+    missing = list(expected)[count:-1] if count > 0 else []
+    return schema.equals(pa.schema([*list(expected)[:count], expected.field(-1)])) and all(
+        field.nullable for field in missing
+    )
 
 
 def _events_of(batch: Any) -> Events:
