@@ -85,9 +85,9 @@ BATCHES: Final = Table(
     Column("writer", Text, nullable=False),
     Column("first_number", BigInteger, nullable=False),
     Column("body", LargeBinary, nullable=False),
+    Column("checksum", BigInteger),
     Column("columns", BigInteger),
     Column("at", BigInteger),
-    Column("checksum", BigInteger),
 )
 """Events, as Arrow record batches; `first_number` is the writer's number of the first event.
 
