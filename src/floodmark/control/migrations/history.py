@@ -559,4 +559,9 @@ MIGRATIONS: Final = (
             "ALTER TABLE bound_query_reader ADD COLUMN run TEXT NOT NULL DEFAULT ''",
         ),
     ),
+    Migration(
+        15,
+        "turns of units in the grace period",
+        ("ALTER TABLE ingest_unit ADD COLUMN reread_at BIGINT",),
+    ),
 )
