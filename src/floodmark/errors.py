@@ -226,6 +226,10 @@ class TopicTrimmed(StateError):
     """The topic has already deleted the records to be read."""
 
 
+class TopicCompacted(StateError):
+    """Kafka compacts the topic: it deletes older records of a key, also such as were read."""
+
+
 class TopicRecreated(StateError):
     """The topic was deleted and created again, so its offsets refer to other records."""
 

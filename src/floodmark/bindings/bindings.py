@@ -71,9 +71,10 @@ class Bindings:
         """Register a source under a stable id, or return the registered one.
 
         `identity` distinguishes the topic or stream from a later one of the same name, which is refused. Settings are
-        `tick` (default 1 second, at least 100 milliseconds), `compaction_window` (how far back timestamps stay
-        readable; default None: all) and `release_after` (how long a hold's owner may be silent before the hold is
-        released; default None: forever).
+        `tick` (default 1 second, at least 100 milliseconds), `compaction_window` (how far back timestamps stay readable
+        that no query or sink holds; default 7 days, None or "never": all) and `release_after` (how long a hold's owner
+        may be silent before the hold is released; default None: forever). A source that is registered already keeps
+        its settings: other ones are refused. Sources of homes from before there was a default window keep all.
 
         >>> with Home.open() as home:
         ...     _ = Bindings(home).register("orders", kind="kafka", identity={"topic_id": "Ab3"})

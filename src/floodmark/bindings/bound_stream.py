@@ -40,14 +40,15 @@ class BoundStream:
         bindings: Bindings | None = None,
         **settings: Duration | None,
     ) -> None:
-        """Register the stream as a source; the default source id is the name of the stream."""
+        """Register the stream as a source; the default source id is the name of the stream.
+
+        `settings` are those of `Bindings.register`.
+        """
         self.stream: Stream = home.stream(stream)
         self.source = source or stream
         self.bindings = Bindings(home.home) if bindings is None else bindings
         identity = {"stream": self.stream.name, "stream_id": self.stream.info.id}
-        self.bindings.register(self.source, kind="stream", identity=identity)
-        if settings:
-            self.bindings.alter(self.source, **settings)
+        self.bindings.register(self.source, kind="stream", identity=identity, **settings)
 
     def history(self) -> BindingHistory:
         """Return the stored bindings."""

@@ -25,10 +25,13 @@ _OPTIONAL_SETTINGS: Final = ("compaction_window", "release_after")
 
 DEFAULT_SETTINGS: Final[Mapping[str, int | None]] = {
     "tick": 1_000_000,
-    "compaction_window": None,
+    "compaction_window": 7 * 86_400_000_000,
     "release_after": None,
 }
-"""Default settings of a source, in microseconds."""
+"""Settings of a new source, in microseconds. A source that is registered already keeps its own."""
+
+NEVER: Final = "never"
+"""How an option says that a setting is None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,8 @@ def load_source(row: Row[Any]) -> BindingSource:
 def check_source_settings(settings: Mapping[str, Duration | None]) -> dict[str, int | None]:
     """Return settings of a source in microseconds, or raise an error if they are not valid.
 
+    >>> check_source_settings({"tick": "2 seconds", "compaction_window": "never"})
+    {'tick': 2000000, 'compaction_window': None}
     >>> check_source_settings({"tick": "50 milliseconds"})
     Traceback (most recent call last):
     floodmark.errors.InvalidOption: tick is '50 milliseconds'. ... [invalid-option]
@@ -83,7 +88,7 @@ def check_source_settings(settings: Mapping[str, Duration | None]) -> dict[str, 
                 option=name,
                 value=value,
             )
-        if value is None and name in _OPTIONAL_SETTINGS:
+        if value in (None, NEVER) and name in _OPTIONAL_SETTINGS:
             checked[name] = None
             continue
         micros = duration_micros(value, name)  # type: ignore[arg-type]
@@ -170,7 +175,7 @@ class SourceStore:
                 raise InvalidOption(
                     f"The source {source!r} was registered with {stored}, and now with {differing}.",
                     rule="All readers of a source share its settings.",
-                    remedy="Omit these settings, or change them for all readers with alter().",
+                    remedy="Omit these settings, or change them for all readers: `floodmark bindings alter`.",
                     source=source,
                     stored=stored,
                     given=differing,

@@ -22,10 +22,16 @@ from floodmark.cli.output import (
     to_second,
     without_zone,
 )
-from floodmark.errors import InvalidValue, UnknownHold
+from floodmark.errors import InvalidOption, InvalidValue, UnknownHold
 
 if TYPE_CHECKING:
     from floodmark.bindings import BindingHistory, Bindings, BindingSource, Hold
+
+_SETTINGS: Final = {
+    "tick": "the interval at which timestamps are closed, such as '2 seconds'",
+    "compaction_window": "how far back timestamps stay readable that nothing holds, such as '30 days', or never",
+    "release_after": "how long the owner of a hold may be silent until it is released, such as '2 days', or never",
+}
 
 NEWEST_SHOWN: Final = 10
 """How many timestamps of a source are printed; `--json` has all."""
@@ -33,9 +39,15 @@ NEWEST_SHOWN: Final = 10
 
 def add_bindings(commands: Any) -> None:
     """Add the commands `bindings`, `holds` and `release` to a parser."""
-    bindings = commands.add_parser("bindings", help="show the timestamps that the offsets of a source are bound to")
-    bindings.add_argument("source", metavar="SOURCE", nargs="?", help="the id of a source; without it, list all")
+    bindings = commands.add_parser(
+        "bindings", help="show the timestamps that the offsets of a source are bound to, or alter its settings"
+    )
+    bindings.add_argument(
+        "source", metavar="SOURCE", nargs="*", help="the id of a source; without it, list all; `alter SOURCE` alters it"
+    )
     bindings.add_argument("--at", metavar="TS", help="show the cut and the watermarks at a timestamp or time")
+    for option, text in _SETTINGS.items():
+        bindings.add_argument(f"--{option.replace('_', '-')}", metavar="DURATION", help=f"alter: {text}")
     holds = commands.add_parser("holds", help="list the holds that keep old timestamps, and whether they advance")
     holds.add_argument("source", metavar="SOURCE", nargs="?", help="the id of a source; without it, all sources")
     release = commands.add_parser("release", help="release a hold whose owner is gone")
@@ -60,6 +72,19 @@ def run_bindings(arguments: argparse.Namespace, now: int) -> None:
 
 
 def _bindings_command(arguments: argparse.Namespace, bindings: "Bindings", now: int) -> None:
+    given = {name: getattr(arguments, name) for name in _SETTINGS if getattr(arguments, name) is not None}
+    names = arguments.source
+    if len(names) == 2 and names[0] == "alter" and arguments.at is None:
+        _alter(arguments, bindings, given, now)
+        return
+    if len(names) > 1 or given:
+        raise InvalidOption(
+            f"The command is `bindings {' '.join([*names, *(f'--{name} ...' for name in given)])}`.",
+            rule="It shows one source or all; `bindings alter SOURCE` changes settings of a source.",
+            remedy="Write for example: floodmark bindings alter shop/orders --compaction-window '30 days'.",
+            option="source",
+        )
+    arguments.source = names[0] if names else None
     if arguments.source is None:
         sources, holds = bindings.sources(), bindings.holds()
         if arguments.json:
@@ -83,6 +108,32 @@ def _bindings_command(arguments: argparse.Namespace, bindings: "Bindings", now: 
         print_json({"now": now, **answer})
     else:
         show_source(source, history, holds, now)
+
+
+def _alter(arguments: argparse.Namespace, bindings: "Bindings", given: Mapping[str, str], now: int) -> None:
+    if not given:
+        raise InvalidOption(
+            "No setting is given.",
+            rule=f"The settings of a source are {', '.join(_SETTINGS)}.",
+            remedy="Set at least one, such as --tick '2 seconds'.",
+            option="tick",
+        )
+    source = bindings.alter(arguments.source[1], **given)
+    if arguments.json:
+        print_json({"now": now, "source": asdict(source)})
+    else:
+        console = make_console()
+        print_title(console, source.source, text_cell(source.kind))
+        print_facts(console, _settings_of(source))
+
+
+def _settings_of(source: "BindingSource") -> list[tuple[str, str]]:
+    window, release = source.compaction_window, source.release_after
+    return [
+        ("tick", as_duration(source.tick)),
+        ("compaction window", "none: all timestamps are kept" if window is None else _duration_text(window)),
+        ("release after", "never: holds stay until they are released" if release is None else _duration_text(release)),
+    ]
 
 
 def _bindings_at(arguments: argparse.Namespace, source: "BindingSource", history: "BindingHistory", now: int) -> None:
@@ -188,17 +239,11 @@ def show_source(source: "BindingSource", history: "BindingHistory", holds: "Sequ
     """Print a source: its settings and frontiers, its holds, and its newest timestamps."""
     console = make_console()
     print_title(console, source.source, text_cell(source.kind))
-    window = (
-        "none: all timestamps are kept"
-        if source.compaction_window is None
-        else _duration_text(source.compaction_window)
-    )
     facts = [
         ("identity", str(source.identity)),
         ("can be read", f"[{source.since}, {source.upper}): {as_utc(source.since)} to below {as_utc(source.upper)}"),
-        ("tick", as_duration(source.tick)),
+        *_settings_of(source),
         ("last tick", NO_VALUE if source.minted_at is None else as_age(source.minted_at, now)),
-        ("compaction window", window),
         ("held by", ", ".join(f"{hold.holder} at {hold.ts}" for hold in holds) or "no holds"),
     ]
     print_facts(console, facts)

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, delete, select, text, update
 from floodmark._util.text import replace_unstorable
 from floodmark.control import Home, Lease, Leases
 from floodmark.errors import NotPlanned
-from floodmark.ingest.calendar.clock import zone_of
+from floodmark.ingest.calendar.clock import day_number, zone_of
 from floodmark.ingest.calendar.ranges import Range
 from floodmark.ingest.job.job import Job
 from floodmark.ingest.job.unit import Unit
@@ -151,8 +151,13 @@ class Run:
                     (already_adopted if (key, outcome.row.range) in adopted else by_unit.setdefault(key, [])).append(
                         outcome
                     )
+                ranges = [outcome.row.range for outcome in batch]
                 change_coverage(
-                    connection, self.job.name, by_unit, lambda key: self._coverage_change(by_unit[key], now)
+                    connection,
+                    self.job.name,
+                    by_unit,
+                    lambda key: self._coverage_change(by_unit[key], now),
+                    failures_in=Range(min(lo for lo, _ in ranges), max(hi for _, hi in ranges)) if ranges else None,
                 )
                 attempts = [outcome for unit_outcomes in by_unit.values() for outcome in unit_outcomes]
                 attempts += [outcome for outcome in already_adopted if outcome.error is None]
@@ -264,12 +269,21 @@ class Run:
             seen.add(key)
 
     def _coverage_change(self, outcomes: list[RangeOutcome], now: int) -> CoverageChange:
-        zone, abstinence = zone_of(self.job.zone), self.job.time.abstinence_days
+        zone, time = zone_of(self.job.zone), self.job.time
+        # What one run reads has one time, the planned one, and is kept as one entry, unless midnight has passed.
+        same_day = day_number(self.plan.now, zone) == day_number(now, zone)
+        read_at = self.plan.now if same_day else now
 
         def change(coverage: UnitCoverage) -> UnitCoverage:
             for outcome in outcomes:
                 if outcome.error is None:
-                    coverage = coverage.succeeded(outcome.row.range, now, zone=zone, abstinence_days=abstinence)
+                    coverage = coverage.succeeded(
+                        outcome.row.range,
+                        read_at,
+                        zone=zone,
+                        abstinence_days=time.abstinence_days,
+                        grace_days=time.grace_days,
+                    )
                 else:
                     coverage = coverage.failed(outcome.row.range, now, _storable_error(outcome.error))
             return coverage

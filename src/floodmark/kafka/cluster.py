@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from confluent_kafka import OFFSET_INVALID, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
+from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic, OffsetSpec
 
 from floodmark._util.text import did_you_mean
 from floodmark.errors import UnknownTopic
@@ -94,6 +94,27 @@ class KafkaCluster:
             return TopicInfo(name, str(description.topic_id), len(description.partitions))
 
         return self._request(describe, f"reading the topic {name}")
+
+    def topic_setting(self, topic: str, setting: str) -> str | None:
+        """Return a setting of a topic, such as cleanup.policy; None if brokers do not know it."""
+        return self._setting(lambda _: ConfigResource(ConfigResource.Type.TOPIC, topic), setting)
+
+    def broker_setting(self, setting: str) -> str | None:
+        """Return a setting of one of the brokers; None if it does not know it."""
+
+        def any_broker(admin: AdminClient) -> ConfigResource:
+            brokers = admin.list_topics(timeout=_REQUEST_SECONDS).brokers
+            return ConfigResource(ConfigResource.Type.BROKER, str(next(iter(brokers))))
+
+        return self._setting(any_broker, setting)
+
+    def _setting(self, resource: Callable[[AdminClient], ConfigResource], setting: str) -> str | None:
+        def describe(admin: AdminClient) -> str | None:
+            (future,) = admin.describe_configs([resource(admin)], request_timeout=self._timeout).values()
+            entry = future.result().get(setting)
+            return None if entry is None else entry.value
+
+        return self._request(describe, f"reading the setting {setting}")
 
     def create_topic(self, name: str, partitions: int, settings: Mapping[str, str]) -> TopicInfo:
         """Create a topic with the cluster's default replication factor; an existing one stays as it is."""

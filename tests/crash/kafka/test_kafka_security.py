@@ -15,6 +15,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from floodmark.bindings import BoundTopics
+from floodmark.control import Home
 from floodmark.errors import FloodmarkError, InvalidOption, KafkaRefused
 from floodmark.kafka import Fetcher, KafkaCluster, KafkaSettings
 from floodmark.streams import connect
@@ -98,6 +100,18 @@ def test_who_may_only_look_at_a_topic_may_not_read_it(guarded: KafkaBroker, topi
     fetcher = Fetcher(KafkaSettings.of(guarded.url, options("reader")), patience=5)
     with pytest.raises(KafkaRefused, match=topic_name):
         list(fetcher.read(topic_name, 0, 0, 1))
+
+
+def test_who_may_read_a_topic_but_not_its_settings_reads_it_with_a_warning(
+    guarded: KafkaBroker, topic_name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    KafkaCluster(KafkaSettings.of(guarded.url, options("admin"))).create_topic(topic_name, 1, {})
+    allow(guarded, "reader", topic_name, AclOperation.DESCRIBE, AclOperation.READ)
+    cluster = KafkaCluster(KafkaSettings.of(guarded.url, options("reader")))
+    with Home.open(tmp_path / "home") as home:
+        assert BoundTopics(home, cluster, [topic_name], marks="ignore").tick(at_once=True).ends == {}
+    (record,) = caplog.records
+    assert record.getMessage().startswith(f"The cleanup policy of the topic {topic_name!r} is unknown")
 
 
 def test_who_may_not_write_is_told_so_at_the_flush(guarded: KafkaBroker, tmp_path: Path) -> None:

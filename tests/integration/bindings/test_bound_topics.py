@@ -1,11 +1,13 @@
 """Topics as a bound source: what is bound when, with which watermark, and what is refused."""
 
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from floodmark.bindings import BoundTopics, TimeRule
 from floodmark.bindings.topics.partitions import MAX_PARTITIONS, join_partition, parse_offsets, split_partition
@@ -16,11 +18,12 @@ from floodmark.errors import (
     KafkaAway,
     SourceRecreated,
     SourceTruncated,
+    TopicCompacted,
     TopicRecreated,
     TopicTrimmed,
     UnknownTopic,
 )
-from floodmark.kafka import KafkaCluster, KafkaSettings
+from floodmark.kafka import Fetcher, KafkaCluster, KafkaSettings
 from floodmark.testing import KafkaBroker, ManualClock
 from support.kafka.topic_feed import BASE_MILLIS, SECOND, TopicFeed
 from support.waiting import wait_until
@@ -257,6 +260,70 @@ def test_a_record_from_the_far_future_does_not_move_time(
     assert careless.tick(at_once=True).watermarks == {"timestamp": kafka_time(7)}, "the other partition holds it"
     careful = BoundTopics(home, feed.cluster, [feed.name], source="careful", rule=TimeRule(future=60 * SECOND))
     assert careful.tick(at_once=True).watermarks == {"timestamp": kafka_time(5)}
+
+
+COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "segment.ms": "100"}
+
+
+def clean_often(feed: TopicFeed) -> None:
+    """Let the broker look for topics to compact every 100 ms instead of every 15 s."""
+    entry = ConfigEntry("log.cleaner.backoff.ms", "100", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ConfigResource.Type.BROKER, "1", incremental_configs=[entry])
+    for done in feed.cluster._admin().incremental_alter_configs([resource]).values():
+        done.result()
+
+
+def offsets_left(feed: TopicFeed) -> list[int]:
+    end = feed.cluster.ends(feed.name, [0])[0]
+    return [record.offset() for records in Fetcher(feed.settings).read(feed.name, 0, 0, end) for record in records]
+
+
+@pytest.mark.parametrize("policy", ["compact", "compact,delete"])
+def test_a_topic_that_kafka_compacts_is_refused(broker: KafkaBroker, topic_name: str, home: Home, policy: str) -> None:
+    feed = TopicFeed(broker.servers, topic_name, 1, **{"cleanup.policy": policy})
+    with pytest.raises(TopicCompacted) as refusal:
+        BoundTopics(home, feed.cluster, [feed.name])
+    assert refusal.value.fields == {"topic": feed.name, "policy": policy}
+
+
+def test_a_compacted_topic_that_is_accepted_loses_bound_records_and_no_timestamp_changes(
+    broker: KafkaBroker, topic_name: str, home: Home, clock: ManualClock
+) -> None:
+    feed = TopicFeed(broker.servers, topic_name, 1, **COMPACTED)
+    clean_often(feed)
+    bound = BoundTopics(home, feed.cluster, [feed.name], compacted="accept")
+    feed.write(0, "a", "b", "c", key="k")
+    first = bound.tick()
+    assert offsets_left(feed) == [0, 1, 2]
+    clock.advance(2 * SECOND)
+
+    later = itertools.count(1)
+
+    def write_and_look() -> bool:
+        # A segment is complete, and so may be compacted, once a record is 100 ms later than its first.
+        feed.write(0, "d", key="k", at=1_000 * next(later))
+        return 1 not in offsets_left(feed)
+
+    wait_until(write_and_look, pause=0.1)
+    left = offsets_left(feed)
+    assert left[0] > 2, "what was bound first is gone"
+    second = bound.tick()
+    assert second.cut_at(first.upper - 1) == {0: 3}, "and its timestamps are as they were"
+    assert {second.ts_of(0, offset) for offset in left} == {first.upper}, "what is left has its own"
+
+
+def test_a_topic_that_is_compacted_from_now_on_stops_its_readers(
+    feed: TopicFeed, bind: Bind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bound = bind()
+    feed.write(0, "a")
+    entry = ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, feed.name, incremental_configs=[entry])
+    for done in feed.cluster._admin().incremental_alter_configs([resource]).values():
+        done.result()
+    monkeypatch.setattr("floodmark.bindings.topics.bound_topics._POLICY_SECONDS", 0.0)
+    with pytest.raises(TopicCompacted):
+        bound.tick(at_once=True)
 
 
 def test_a_topic_that_is_shorter_than_what_is_bound_is_refused(

@@ -198,6 +198,8 @@ REFUSED: dict[str, tuple[dict[str, Any], type[FloodmarkError]]] = {
     "unknown way with late rows": ({"late": "drop"}, InvalidOption),
     "unknown operators": ({"operators": "joins"}, InvalidOption),
     "no home": ({"home": "nowhere"}, HomeMissing),
+    "a tick that is too short": ({"tick": "1 millisecond"}, InvalidOption),
+    "no window": ({"compaction_window": "for ever"}, InvalidOption),
 }
 
 
@@ -224,6 +226,17 @@ def test_bad_options_of_the_format_are_refused(orders: StreamFeed, options: dict
     given = {"stream": "orders", "home": str(orders.path / "home"), **options}
     with pytest.raises(Exception, match=text):
         orders.spark.readStream.format("floodmark").options(**given).load()
+
+
+def test_settings_of_the_source_are_those_of_its_first_query(orders: StreamFeed) -> None:
+    orders.play([[1], 10, None])
+    orders.collect(orders.read(source="own", tick="2 seconds", compaction_window=None))
+    own = orders.bound.bindings.source("own")
+    assert (own.tick, own.compaction_window) == (2 * SECOND, None)
+    assert orders.bound.bindings.source("orders").compaction_window == 7 * 86_400 * SECOND
+    orders.collect(orders.read(source="own"))
+    with pytest.raises(Exception, match="All readers of a source share its settings"):
+        orders.collect(orders.read(source="own", compaction_window="1 day"))
 
 
 def test_a_schema_that_is_not_that_of_the_stream_is_refused(orders: StreamFeed) -> None:

@@ -87,8 +87,8 @@ def run(
         if row in failing:
             known[row.unit.key] = one.failed(row.range, now, "no")
         else:
-            days = job.time.abstinence_days
-            known[row.unit.key] = one.succeeded(row.range, now, zone=zone_of(job.zone), abstinence_days=days)
+            times = {"abstinence_days": job.time.abstinence_days, "grace_days": job.time.grace_days}
+            known[row.unit.key] = one.succeeded(row.range, now, zone=zone_of(job.zone), **times)
     return known
 
 

@@ -3,8 +3,10 @@
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 
 from floodmark.bindings import Bindings
+from floodmark.bindings.tables import SOURCES
 from floodmark.control import Home
 from floodmark.errors import FloodmarkError, InvalidOption, InvalidValue, NotJson, SourceRecreated, UnknownSource
 from floodmark.testing import ManualClock
@@ -68,6 +70,31 @@ def test_other_settings_are_refused_until_they_are_altered(bindings: Bindings) -
     assert (altered.tick, altered.compaction_window) == (5_000_000, 60_000_000)
     assert bindings.alter("S", compaction_window=None).compaction_window is None
     assert bindings.alter("S") == bindings.source("S")
+
+
+def test_a_new_source_keeps_seven_days_and_a_registered_one_what_it_had(bindings: Bindings, home: Home) -> None:
+    week = 7 * 86_400 * 1_000_000
+    assert bindings.register("new", kind="kafka", identity=1).compaction_window == week
+    assert bindings.register("all", kind="kafka", identity=1, compaction_window="never").compaction_window is None
+    # As a home of an earlier version has recorded it.
+    with home.write() as connection:
+        connection.execute(update(SOURCES).where(SOURCES.c.source == "new").values(compaction_window=None))
+    assert bindings.register("new", kind="kafka", identity=1).compaction_window is None
+    with pytest.raises(InvalidOption, match="floodmark bindings alter"):
+        bindings.register("new", kind="kafka", identity=1, compaction_window="7 days")
+
+
+def test_a_hold_wins_over_the_window(bindings: Bindings, clock: ManualClock) -> None:
+    first = bindings.register("new", kind="kafka", identity=1).origin
+    bindings.tick("new", {0: 1})
+    bindings.hold("new", "query", first)
+    for day in range(2, 20):
+        clock.advance(3_000 * 1_000_000)
+        bindings.tick("new", {0: day})
+    bindings.alter("new", compaction_window="1 hour")
+    assert bindings.compact("new").since == first
+    bindings.release("new", "query")
+    assert bindings.compact("new").since == bindings.source("new").upper - 3_600 * 1_000_000
 
 
 BAD_SOURCES: dict[str, tuple[dict[str, Any], type[FloodmarkError], str]] = {

@@ -111,7 +111,38 @@ def test_a_source_of_which_nothing_is_bound_is_shown(bindings: Bindings, ask: As
     bindings.register("new", kind="stream", identity=1)
     assert "No offsets have been bound yet." in ask("bindings", "new").splitlines()
     assert "  held by: no holds" in ask("bindings", "new").splitlines()
-    assert "  compaction window: none: all timestamps are kept" in ask("bindings", "new").splitlines()
+    assert "  compaction window: 7 d" in ask("bindings", "new").splitlines()
+
+
+def test_settings_of_a_source_are_altered(bindings: Bindings, ask: Ask) -> None:
+    text = ask("bindings", "alter", "shop/orders", "--tick", "2 seconds", "--compaction-window", "never")
+    assert text.splitlines() == [
+        "shop/orders: kafka",
+        "  tick: 2 s",
+        "  compaction window: none: all timestamps are kept",
+        "  release after: never: holds stay until they are released",
+    ]
+    told = json.loads(ask("bindings", "alter", "shop/orders", "--release-after", "2 days", "--json"))
+    assert (told["source"]["tick"], told["source"]["release_after"]) == (2 * SECOND, 2 * 86_400 * SECOND)
+    assert bindings.source("shop/orders").compaction_window is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["alter", "shop/orders"], "No setting is given."),
+        (["alter", "shop/orders", "--tick", "1 millisecond"], "tick is '1 millisecond'."),
+        (["alter", "shop/orders", "--tick", "never"], "tick is 'never'."),
+        (["alter", "shop/ordrs", "--tick", "1 second"], "There is no source 'shop/ordrs'."),
+        (["shop/orders", "--tick", "1 second"], "shows one source or all"),
+        (["shop/orders", "shop/others"], "shows one source or all"),
+        (["alter", "shop/orders", "--tick", "1 second", "--at", "5"], "shows one source or all"),
+    ],
+)
+def test_a_wrong_alteration_changes_nothing(bindings: Bindings, ask: Ask, arguments: list[str], error: str) -> None:
+    before = bindings.sources()
+    assert error in ask("bindings", *arguments, code=1)
+    assert bindings.sources() == before
 
 
 @pytest.mark.parametrize("at", [str(NOON + 125 * SECOND), "2023-11-14T12:02:05Z", "2023-11-14 13:02:05+01:00"])

@@ -7,7 +7,7 @@ import pytest
 
 from floodmark.bindings import Bindings, BoundStream
 from floodmark.bindings.offsets import offset_at_cut
-from floodmark.errors import SourceRecreated
+from floodmark.errors import InvalidOption, SourceRecreated
 from floodmark.streams import Controller, Stream, StreamHome, Writer, connect
 from floodmark.testing import ManualClock
 
@@ -173,6 +173,13 @@ def test_one_stream_may_be_two_sources(home: StreamHome, writer: Writer) -> None
         ("orders", 1_000_000),
         ("orders for the dashboard", 100_000),
     ]
+
+
+def test_readers_of_a_source_share_its_settings(home: StreamHome, writer: Writer) -> None:
+    BoundStream(home, "orders", compaction_window=None)
+    assert BoundStream(home, "orders").bindings.source("orders").compaction_window is None
+    with pytest.raises(InvalidOption, match="All readers of a source share its settings"):
+        BoundStream(home, "orders", compaction_window="1 day")
 
 
 def test_a_stream_made_anew_is_another_source(home: StreamHome, stream: Stream) -> None:

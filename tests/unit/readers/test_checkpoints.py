@@ -180,7 +180,7 @@ def test_a_reader_that_dies_meanwhile_counts_as_it_is_stored(home: StreamHome, c
     dead.acknowledge()
     dead.read(NOW)
     crash(dead)
-    request = group.begin_checkpoint("noon", timeout="10 minutes")
+    request = group.begin_checkpoint("noon", timeout="20 seconds")
     settle(lives)
     assert group.checkpoints() == ()
     clock.advance(5_000_000)

@@ -1,5 +1,6 @@
 """Tokens: what each is good for, that nobody can guess or read them, and how they end."""
 
+import asyncio
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,9 @@ import pytest
 
 from floodmark.control import Home, Token, Tokens
 from floodmark.control.tokens import SCOPES, split_token
-from floodmark.errors import UnknownToken
+from floodmark.errors import TokenRefused, UnknownToken
+from floodmark.service.access import Authenticator
+from floodmark.service.workers import Workers
 from support.streams.reading import code_of
 
 NAMES = {
@@ -126,3 +129,20 @@ NO_TOKENS = ["", "x", "fmk", "fmk_", HEAD, f"{HEAD}_", f"{HEAD}_{'g' * 64}", f"{
 @pytest.mark.parametrize("text", NO_TOKENS)
 def test_what_is_no_token_is_none(text: str) -> None:
     assert split_token(text) is None
+
+
+def test_a_request_with_two_tokens_is_refused_though_both_are_good(home: Home) -> None:
+    """A proxy in front of the service might have looked at the other one."""
+
+    async def admit(*texts: str) -> Token | None:
+        workers = Workers(1, 1)
+        try:
+            authenticator = Authenticator(home, workers, needs_token=True, seconds=60)
+            return await authenticator.admit([(b"authorization", f"Bearer {text}".encode()) for text in texts], None)
+        finally:
+            workers.close()
+
+    token, text = Tokens(home).create("read")
+    assert asyncio.run(admit(text)) == token
+    with pytest.raises(TokenRefused, match="has one Authorization header"):
+        asyncio.run(admit(text, text))

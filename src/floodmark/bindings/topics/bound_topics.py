@@ -1,8 +1,9 @@
 """Kafka topics as a bound source: their partitions are its partitions, their records or marks give its watermark."""
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
@@ -26,7 +27,15 @@ from floodmark.bindings.topics.partitions import (
 )
 from floodmark.bindings.topics.times import MarksChoice, ReportedTime, ReportedTimes, TopicMarks
 from floodmark.control import Home
-from floodmark.errors import InvalidOption, MintLost, SourceRecreated, TopicRecreated, TopicTrimmed
+from floodmark.errors import (
+    InvalidOption,
+    KafkaRefused,
+    MintLost,
+    SourceRecreated,
+    TopicCompacted,
+    TopicRecreated,
+    TopicTrimmed,
+)
 
 if TYPE_CHECKING:
     from floodmark.kafka import KafkaCluster, TopicInfo
@@ -34,6 +43,14 @@ if TYPE_CHECKING:
 
 _REFRESH_SECONDS: Final = 1.0
 """Minimum interval between checks for new partitions."""
+
+_POLICY_SECONDS: Final = 60.0
+"""Minimum interval between checks of the cleanup policy."""
+
+CompactedChoice = Literal["fail", "accept"]
+"""Whether topics that Kafka compacts are refused."""
+
+_LOG: Final = logging.getLogger("floodmark.bindings")
 
 _OffsetQuery = Callable[[str, Iterable[int]], dict[int, int]]
 
@@ -48,6 +65,10 @@ class BoundTopics:
     Records from before the first tick are bound to one timestamp. The watermark comes from the marks topic, if there is
     one; else from the timestamps of the records; or, if the rule says that times are in the values, from what readers
     have reported. Each binding keeps the watermark known when it was made; later knowledge counts from the next one on.
+
+    A topic with the cleanup policy compact is refused, since Kafka deletes records of it that are bound: a replay would
+    lack them in silence. With `compacted="accept"`, records that are still there keep their timestamps, and no reader
+    gets one twice; but a replay, a query that starts later, and a batch that is computed again may lack records.
     """
 
     poll_seconds: Final = 0.2
@@ -65,9 +86,13 @@ class BoundTopics:
         marks: MarksChoice = "auto",
         marks_key: str | None = None,
         committed: bool = True,
+        compacted: CompactedChoice = "fail",
         **settings: Duration | None,
     ) -> None:
-        """Register the topics as a source; the default source id names the cluster and the topics."""
+        """Register the topics as a source; the default source id names the cluster and the topics.
+
+        `settings` are those of `Bindings.register`.
+        """
         self.topics = tuple(sorted(set(topics)))
         self.rule = rule
         self.bindings = Bindings(home) if bindings is None else bindings
@@ -78,13 +103,13 @@ class BoundTopics:
         self._infos: dict[str, TopicInfo] = {}
         self._newest: NewestTimes | None = None
         self._refreshed = 0.0
+        self._compacted: CompactedChoice = compacted
+        self._policy_checked = -_POLICY_SECONDS
         self._refresh_topics()
         self.source = source or default_source_id(self._cluster_id, self.topics, rule, committed=committed)
         self._marks = TopicMarks.find(cluster, self.topics, marks, marks_key)
         self._registered = self._identity()
-        register_topics(self.bindings, self.source, self._registered)
-        if settings:
-            self.bindings.alter(self.source, **settings)
+        register_topics(self.bindings, self.source, self._registered, settings)
         self.times = ReportedTimes(home, self.source)
 
     def history(self) -> BindingHistory:
@@ -196,6 +221,10 @@ class BoundTopics:
         """Read the partitions and ids of the topics."""
         self._infos = {name: self._cluster.topic(name) for name in self.topics}
         self._refreshed = time.monotonic()
+        if self._compacted == "fail" and self._refreshed - self._policy_checked >= _POLICY_SECONDS:
+            for name in self.topics:
+                refuse_compacted(name, _cleanup_policy(self._cluster, name))
+            self._policy_checked = self._refreshed
 
     def _take_snapshot(self, history: BindingHistory) -> "_TopicsSnapshot":
         """Return the current ends and times. Times are read before the ends, so that their records lie below them."""
@@ -344,10 +373,39 @@ def topics_identity(
     }
 
 
-def register_topics(bindings: Bindings, source: str, identity: JsonValue) -> None:
+def refuse_compacted(topic: str, policy: str | None) -> None:
+    """Raise an error if a topic with this cleanup policy loses records that were read.
+
+    >>> refuse_compacted("orders", "delete")
+    >>> refuse_compacted("orders", "compact,delete")
+    Traceback (most recent call last):
+    floodmark.errors.TopicCompacted: The topic 'orders' has the cleanup policy 'compact,delete'. ... [topic-compacted]
+    """
+    if policy is not None and "compact" in policy.split(","):
+        raise TopicCompacted(
+            f"The topic {topic!r} has the cleanup policy {policy!r}.",
+            rule="Kafka deletes older records of each key of such a topic, also bound ones: a replay would lack them.",
+            remedy="Set cleanup.policy=delete for the topic, or compacted='accept' if results may differ in a replay.",
+            topic=topic,
+            policy=policy,
+        )
+
+
+def _cleanup_policy(cluster: "KafkaCluster", topic: str) -> str | None:
+    """Return the cleanup policy of a topic; None if the user may not read it."""
+    try:
+        return cluster.topic_setting(topic, "cleanup.policy")
+    except KafkaRefused as error:
+        _LOG.warning("The cleanup policy of the topic %r is unknown, a replay may lack records: %s", topic, error)
+        return None
+
+
+def register_topics(
+    bindings: Bindings, source: str, identity: JsonValue, settings: Mapping[str, Duration | None] | None = None
+) -> None:
     """Register topics as a source, or raise an error if other topics are registered under its id."""
     try:
-        bindings.register(source, kind="kafka", identity=identity)
+        bindings.register(source, kind="kafka", identity=identity, **(settings or {}))
     except SourceRecreated:
         stored = bindings.source(source).identity
         if not isinstance(stored, dict) or stored.get("topics", {}).keys() != identity["topics"].keys():

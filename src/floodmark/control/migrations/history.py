@@ -635,4 +635,9 @@ MIGRATIONS: Final = (
             """,
         ),
     ),
+    Migration(
+        19,
+        "turns of units in the grace period",
+        ("ALTER TABLE ingest_unit ADD COLUMN reread_at BIGINT",),
+    ),
 )

@@ -4,14 +4,24 @@ Coverage is kept as ranges of time, not as cells. So it stays valid when a job c
 All values are immutable.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 from zoneinfo import ZoneInfo
 
 from floodmark.errors import Conflict
 from floodmark.ingest.calendar.clock import day_number, days_before, zone_of
-from floodmark.ingest.calendar.ranges import Range, Ranges, clip_ranges, gaps, intersect, merge_ranges, subtract, union
+from floodmark.ingest.calendar.ranges import (
+    Range,
+    Ranges,
+    clip_ranges,
+    gaps,
+    intersect,
+    merge_ranges,
+    overlaps,
+    subtract,
+    union,
+)
 from floodmark.ingest.job.job import Job
 from floodmark.ingest.job.unit import Unit
 
@@ -29,7 +39,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Success:
-    """A recently read range; kept only during the job's abstinence period."""
+    """A range and when it was last read; kept only during the abstinence period and within the grace period."""
 
     range: Range
     at: int
@@ -51,11 +61,13 @@ class UnitCoverage:
     wanted: Ranges = ()
     """Ranges that a backfill requested and that are not read yet."""
     failures: Sequence[Failure] = ()
-    """Sorted, without overlaps."""
+    """Sorted, without overlaps. Each is one attempt: neighbours are never joined, so that each can be retried."""
     fresh: Sequence[Success] = ()
     """Recent successes: sorted, without overlaps."""
     known_from: int | None = None
     """The earliest start that the job has had for this unit."""
+    reread_at: int | None = None
+    """When a part of the grace period was last read again: units take turns."""
 
     @property
     def frontier(self) -> int | None:
@@ -67,21 +79,33 @@ class UnitCoverage:
         """All ranges that were read, by ordinary runs or backfills."""
         return union(self.covered, self.backfilled)
 
-    def succeeded(self, done: Range, at: int, *, zone: ZoneInfo | None = None, abstinence_days: int = 0) -> Self:
+    def succeeded(
+        self, done: Range, at: int, *, zone: ZoneInfo | None = None, abstinence_days: int = 0, grace_days: int = 0
+    ) -> Self:
         """Return the coverage after a range was read; the backfilled part of it does not move the frontier.
+
+        When it was read is kept for the abstinence period, and while the range lies within the grace period.
 
         >>> UnitCoverage(wanted=[Range(5, 9)]).succeeded(Range(0, 7), at=1).backfilled
         [Range(lo=5, hi=7)]
         """
         backfilled = intersect([done], self.wanted)
         covered = union(self.covered, subtract([done], backfilled))
+        fresh: Sequence[Success] = ()
+        reread_at = self.reread_at
+        if zone is not None and (abstinence_days or grace_days):
+            grace_start = days_before(covered[-1].hi, grace_days, zone) if grace_days and covered else None
+            fresh = _recent_successes(self.fresh, Success(done, at), zone, abstinence_days, grace_start)
+            if grace_start is not None and overlaps(self.everything, *done):
+                reread_at = at
         return replace(
             self,
             covered=covered,
             backfilled=subtract(union(self.backfilled, backfilled), covered),
             wanted=subtract(self.wanted, [done]),
             failures=_cut_failures(self.failures, done),
-            fresh=_recent_successes(self.fresh, done, at, zone, abstinence_days),
+            fresh=fresh,
+            reread_at=reread_at,
         )
 
     def failed(self, tried: Range, at: int, error: str = "") -> Self:
@@ -92,7 +116,7 @@ class UnitCoverage:
         """
         before = max((failure.attempts for failure in self.failures if _overlap(failure.range, tried)), default=0)
         failure = Failure(tried, before + 1, at, error)
-        return replace(self, failures=_join_failures([*_cut_failures(self.failures, tried), failure]))
+        return replace(self, failures=_sorted_failures([*_cut_failures(self.failures, tried), failure]))
 
     def with_attempts_reset(self, range_: Range) -> Self:
         """Return the coverage with the attempts of all failures that overlap a range set to 0."""
@@ -125,21 +149,32 @@ Coverage = Mapping[str, UnitCoverage]
 
 
 def _recent_successes(
-    fresh: Sequence[Success], done: Range, at: int, zone: ZoneInfo | None, abstinence_days: int
+    fresh: Sequence[Success], newest: Success, zone: ZoneInfo, abstinence_days: int, grace_start: int | None
 ) -> Sequence[Success]:
-    """Return the successes within the abstinence period; adjacent ones of the same day are merged."""
-    if zone is None or not abstinence_days:
-        return ()
-    today = day_number(at, zone)
-    kept, same_day = [], [done]
-    for success in _cut_successes(fresh, done):
+    """Return what was read within the abstinence period, or lies after the start of the grace period.
+
+    Before the grace period neighbours of the same day are merged, since abstinence counts days. Within it the exact
+    time matters: what was read longest ago is read again first.
+    """
+    today = day_number(newest.at, zone)
+    kept: list[Success] = []
+    same_day: list[Success] = []
+    for success in [*_cut_successes(fresh, newest.range), newest]:
+        lo, hi = success.range
+        middle = hi if grace_start is None else min(max(grace_start, lo), hi)
+        if middle < hi:
+            kept.append(replace(success, range=Range(middle, hi)))
         age = today - day_number(success.at, zone)
-        if age == 0:
-            same_day.append(success.range)
-        elif age <= abstinence_days:
-            kept.append(success)
-    kept += [Success(range_, at) for range_ in merge_ranges(same_day)]
-    return tuple(sorted(kept, key=lambda success: success.range))
+        if lo < middle and abstinence_days and age <= abstinence_days:
+            (kept if age else same_day).append(replace(success, range=Range(lo, middle)))
+    kept += [Success(range_, newest.at) for range_ in merge_ranges(success.range for success in same_day)]
+    joined: list[Success] = []
+    for success in sorted(kept, key=lambda success: success.range):
+        if joined and (joined[-1].range.hi, joined[-1].at) == (success.range.lo, success.at):
+            joined[-1] = replace(success, range=Range(joined[-1].range.lo, success.range.hi))
+        else:
+            joined.append(success)
+    return tuple(joined)
 
 
 def _cut_successes(fresh: Sequence[Success], removed: Range) -> list[Success]:
@@ -156,17 +191,8 @@ def _overlap(one: Range, other: Range) -> bool:
     return one.lo < other.hi and other.lo < one.hi
 
 
-def _join_failures(failures: list[Failure]) -> tuple[Failure, ...]:
-    """Sort failures and join adjacent ones with the same error, so that an outage of the source is one failure."""
-    result: list[Failure] = []
-    for failure in sorted(failures, key=lambda failure: failure.range):
-        lo, hi = failure.range
-        last = result[-1] if result else None
-        if last and last.range.hi == lo and (last.attempts, last.error) == (failure.attempts, failure.error):
-            result[-1] = replace(failure, range=Range(last.range.lo, hi), at=max(last.at, failure.at))
-        else:
-            result.append(failure)
-    return tuple(result)
+def _sorted_failures(failures: Iterable[Failure]) -> tuple[Failure, ...]:
+    return tuple(sorted(failures, key=lambda failure: failure.range))
 
 
 NO_COVERAGE = UnitCoverage()
@@ -240,13 +266,19 @@ def find_gaps(job: Job, coverage: Coverage, now: int) -> tuple[Gap, ...]:
     ['failed once: timed out']
     """
     reach = job.reach(now)
-    result = []
+    result: list[Gap] = []
     for unit in job.listed_units:
         unit_coverage = coverage.get(unit.key, NO_COVERAGE)
         if unit_coverage.known_from is not None:
             expired = gaps(unit_coverage.everything, unit_coverage.known_from, reach.lo)
             result += [Gap(unit, hole, "expired") for hole in expired]
-        result += [Gap(unit, hole, cause) for hole, cause in sorted(_unit_gaps(job, unit_coverage, reach))]
+        for hole, cause in sorted(_unit_gaps(job, unit_coverage, reach)):
+            last = result[-1] if result else None
+            if last is not None and (last.unit, last.cause, last.range.hi) == (unit, cause, hole.lo):
+                # An outage of the source is one gap for the reader, though each cell failed by itself.
+                result[-1] = Gap(unit, Range(last.range.lo, hole.hi), cause)
+            else:
+                result.append(Gap(unit, hole, cause))
     return tuple(result)
 
 
@@ -300,16 +332,19 @@ def coverage_before_edit(coverage: UnitCoverage, range_: Range) -> dict[str, Any
     """Return the coverage of a range as JSON, to be kept so that an edit can be undone.
 
     >>> coverage_before_edit(UnitCoverage(covered=[Range(0, 9)]), Range(5, 20))
-    {'covered': [[5, 9]], 'backfilled': [], 'wanted': [], 'failures': []}
+    {'covered': [[5, 9]], 'backfilled': [], 'wanted': [], 'failures': [], 'fresh': []}
     """
     kinds = ("covered", "backfilled", "wanted")
     kept: dict[str, Any] = {
         kind: [list(part) for part in clip_ranges(getattr(coverage, kind), *range_)] for kind in kinds
     }
-    failures = [failure for failure in coverage.failures if _overlap(failure.range, range_)]
+    # Failures and successes are kept whole: an undo joins what the edit has cut off of them.
     kept["failures"] = [
-        [*_clip(failure.range, range_), failure.attempts, failure.at, failure.error] for failure in failures
+        [*failure.range, failure.attempts, failure.at, failure.error]
+        for failure in coverage.failures
+        if _overlap(failure.range, range_)
     ]
+    kept["fresh"] = [[*success.range, success.at] for success in coverage.fresh if _overlap(success.range, range_)]
     return kept
 
 
@@ -333,22 +368,36 @@ def undo_edit(coverage: UnitCoverage, range_: Range, before: Mapping[str, Any], 
     old = {
         kind: merge_ranges((lo, hi) for lo, hi in before.get(kind, ())) for kind in ("covered", "backfilled", "wanted")
     }
-    failures = [failure for failure in coverage.failures if not clip_ranges([failure.range], *range_)]
-    failures += [
-        Failure(Range(lo, hi), attempts, at, error) for lo, hi, attempts, at, error in before.get("failures", ())
-    ]
-    return UnitCoverage(
+    failures = [Failure(Range(lo, hi), *rest) for lo, hi, *rest in before.get("failures", ())]
+    fresh = [Success(Range(lo, hi), at) for lo, hi, at in before["fresh"]] if "fresh" in before else None
+    return replace(
+        coverage,
         covered=union(subtract(coverage.covered, edit), old["covered"]),
         backfilled=union(subtract(coverage.backfilled, edit), old["backfilled"]),
         wanted=union(subtract(coverage.wanted, edit), old["wanted"]),
-        failures=tuple(sorted(failures, key=lambda failure: failure.range)),
-        fresh=coverage.fresh,
-        known_from=coverage.known_from,
+        failures=_restored(coverage.failures, failures, range_),
+        fresh=coverage.fresh if fresh is None else _restored(coverage.fresh, fresh, range_),
     )
 
 
-def _clip(range_: Range, bounds: Range) -> tuple[int, int]:
-    return max(range_.lo, bounds.lo), min(range_.hi, bounds.hi)
+_Entry = TypeVar("_Entry", Failure, Success)
+
+
+def _restored(current: Sequence[_Entry], before: Sequence[_Entry], range_: Range) -> tuple[_Entry, ...]:
+    """Return the current entries outside an edited range, and those from before the edit inside it.
+
+    A part outside is joined with the part inside if it is still as it was before the edit.
+    """
+    rest = [replace(entry, range=part) for entry in current for part in subtract([entry.range], [range_])]
+    for entry in before:
+        lo, hi = max(entry.range.lo, range_.lo), min(entry.range.hi, range_.hi)
+        for part in (Range(entry.range.lo, lo), Range(hi, entry.range.hi)):
+            outside = replace(entry, range=part)
+            if outside in rest:
+                rest.remove(outside)
+                lo, hi = min(lo, part.lo), max(hi, part.hi)
+        rest.append(replace(entry, range=Range(lo, hi)))
+    return tuple(sorted(rest, key=lambda entry: entry.range))
 
 
 def final_through(job: Job, coverage: Coverage, now: int) -> int | None:

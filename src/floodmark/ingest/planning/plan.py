@@ -11,15 +11,18 @@ A cell is due for one of these reasons, the first that applies:
 | grace | read ranges within the grace period | yes | yes |
 
 If there is more than a run may read, failed cells and gaps come first, then new cells, backfills and grace, each with
-the oldest first. The rest waits for the next run. Planning works on ranges of time and of cell numbers, so that its
-cost does not grow with the number of cells.
+what has waited longest first; the rest waits for the next run. A failed cell waits since its last attempt, a gap or a
+new cell since the time from which on it is unread, a cell of the grace period since its unit was last read again, and
+then since it was last read itself. Of three cells one is new where there are such: cells that fail in each run take at
+most two thirds of it. Planning works on ranges of time and of cell numbers, so that its cost does not grow with the
+number of cells.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import merge
-from itertools import islice
+from itertools import islice, zip_longest
 from typing import Final, Literal, Self, get_args
 
 from floodmark.ingest.calendar.clock import day_number, days_before, zone_of
@@ -38,16 +41,13 @@ from floodmark.ingest.calendar.ranges import (
 )
 from floodmark.ingest.job.job import Job
 from floodmark.ingest.job.unit import Unit
-from floodmark.ingest.planning.coverage import NO_COVERAGE, Coverage, Failure, UnitCoverage
+from floodmark.ingest.planning.coverage import NO_COVERAGE, Coverage, Failure, Success, UnitCoverage
 from floodmark.ingest.planning.dil_rules import dil_states, dil_work_units
 
 Reason = Literal["failed", "gap", "new", "backfill", "grace"]
 
 REASONS: Final[tuple[Reason, ...]] = get_args(Reason)
 """The most urgent first."""
-
-STAGES: Final = ("first", "new", "backfill", "grace")
-"""The order in which cells are planned; `first` is failed cells and gaps together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ def plan(job: Job, coverage: Coverage, now: int) -> Plan:
         if is_read
     ]
     totals = {name: sum(due.count(name) for due in dues) for name in (*REASONS, "held", "quarantined")}
-    taken = list(islice(_cells_by_stage(dues, STAGES), job.limits.cells))
+    taken = list(islice(_cells_in_order(dues), job.limits.cells))
     is_full = len(taken) == job.limits.cells
     listed = {unit.key for unit in units}
     return Plan(
@@ -151,8 +151,8 @@ def plan(job: Job, coverage: Coverage, now: int) -> Plan:
         now=now,
         reach=reach,
         rows=tuple(row for rows in taken for row in rows),
-        held=tuple(row for rows in islice(_cells_by_stage(dues, ("held",)), MAX_LISTED) for row in rows),
-        quarantined=tuple(row for rows in islice(_cells_by_stage(dues, ("quarantined",)), MAX_LISTED) for row in rows),
+        held=tuple(row for rows in islice(_longest_waiting(dues, "held"), MAX_LISTED) for row in rows),
+        quarantined=tuple(row for rows in islice(_longest_waiting(dues, "quarantined"), MAX_LISTED) for row in rows),
         totals=totals,
         expired=tuple(islice(_expired_ranges(job, coverage, reach.lo), MAX_LISTED)),
         retired=tuple(sorted(key for key in coverage if key not in listed)),
@@ -244,27 +244,29 @@ class DueRanges:
         "_context",
         "_failure_ends",
         "_failures",
+        "_fresh",
         "_held",
+        "_index",
         "_los",
         "_numbers",
         "_pieces",
-        "_stages",
+        "_reread_at",
         "_unit",
-        "_unit_index",
     )
 
     def __init__(self, context: PlanContext, unit: Unit, unit_index: int) -> None:
         """Use `of`."""
         self._context = context
         self._unit = unit
-        self._unit_index = unit_index
+        self._index = unit_index
         self._failures: list[Failure] = []
         self._failure_ends: list[int] = []
+        self._fresh: Sequence[Success] = ()
+        self._reread_at: int | None = None
         self._held: Ranges = ()
         self._pieces: list[tuple[int, int, Reason]] = []
         self._los: list[int] = []
         self._numbers: dict[str, Ranges] = {}
-        self._stages: dict[str, Ranges] = {}
 
     @classmethod
     def of(cls, context: PlanContext, unit: Unit, coverage: UnitCoverage, unit_index: int) -> Self:
@@ -278,6 +280,7 @@ class DueRanges:
         due._los = [piece[0] for piece in due._pieces]
         due._failures = [failure for failure in coverage.failures if failure.range.lo < hi and lo < failure.range.hi]
         due._failure_ends = [failure.range.hi for failure in due._failures]
+        due._fresh, due._reread_at = coverage.fresh, coverage.reread_at
         quarantined = context.cell_numbers(
             clip_ranges(
                 merge_ranges(failure.range for failure in due._failures if context.is_quarantined(failure)), lo, hi
@@ -297,20 +300,64 @@ class DueRanges:
             waiting = union(context.cell_numbers(pieces["new"]), context.cell_numbers(pieces["grace"]))
             due._numbers["held"] = subtract(intersect(waiting, held), quarantined)
         due._numbers["quarantined"] = intersect(everything, quarantined) if quarantined else ()
-        due._stages = {**due._numbers, "first": union(due._numbers["failed"], due._numbers["gap"])}
         return due
 
     def count(self, name: str) -> int:
         """Return the number of cells that are due for a reason, held, or quarantined."""
         return total_length(self._numbers.get(name, ()))
 
-    def rows_of(self, stage: str) -> Iterator[tuple[int, int, tuple[PlannedRange, ...]]]:
-        """Yield (cell start, unit index, planned ranges) for each cell of a stage, the oldest first."""
-        for numbers in self._stages.get(stage, ()):
-            for number in range(numbers.lo, numbers.hi):
-                rows = tuple(self._rows(number, stage))
+    def cells(self, name: str) -> Iterator[tuple[tuple[int, ...], int, tuple[PlannedRange, ...]]]:
+        """Yield (since when it waits, unit index, planned ranges) for each cell, what has waited longest first.
+
+        `name` is a reason, held or quarantined.
+        """
+        numbers = self._numbers.get(name, ())
+        groups: list[tuple[tuple[int, ...], Range]] = [((), range_) for range_ in numbers]
+        if name == "failed":
+            groups = [((at,), range_) for at, range_ in self._since_last_attempt(numbers, self._failures)]
+        elif name == "grace":
+            turn = _LONG_AGO if self._reread_at is None else self._reread_at
+            groups = [((turn, at), range_) for at, range_ in self._since_last_attempt(numbers, self._fresh)]
+        for since, (first, last) in groups:
+            for number in range(first, last):
+                rows = tuple(self._rows(number, name))
                 if rows:
-                    yield rows[0].cell.lo, self._unit_index, rows
+                    cell = rows[0].cell
+                    yield (*(since or (self._unread_since(cell, name),)), cell.lo), self._index, rows
+
+    def _since_last_attempt(
+        self, numbers: Ranges, attempts: Sequence[Failure] | Sequence[Success]
+    ) -> list[tuple[int, Range]]:
+        """Return the numbers of cells by the time of their last attempt: the oldest, and unknown times, first."""
+        lo, hi = self._context.reach
+        index = self._context.cells.index
+        known: list[tuple[int, Range]] = []
+        for attempt in attempts:
+            if attempt.range.lo >= hi or attempt.range.hi <= lo:
+                continue
+            first, last = index(max(attempt.range.lo, lo)), index(min(attempt.range.hi, hi) - 1) + 1
+            # A cell with several attempts waits since the oldest of them.
+            if known and first < known[-1][1].hi:
+                at, before = known.pop()
+                if at <= attempt.at:
+                    known.append((at, before))
+                    first = before.hi
+                elif before.lo < first:
+                    known.append((at, Range(before.lo, first)))
+            if first < last:
+                known.append((attempt.at, Range(first, last)))
+        found = [(at, part) for at, range_ in known for part in clip_ranges(numbers, *range_)]
+        found += [(_LONG_AGO, rest) for rest in subtract(numbers, merge_ranges(range_ for _, range_ in known))]
+        return sorted(found)
+
+    def _unread_since(self, cell: Range, reason: str) -> int:
+        """Return the start of the first range of a cell that is due for this reason; by default of the cell."""
+        for lo, hi, why in islice(self._pieces, max(bisect_right(self._los, cell.lo) - 1, 0), None):
+            if lo >= cell.hi:
+                break
+            if why == reason and hi > cell.lo:
+                return max(lo, cell.lo)
+        return cell.lo
 
     def _rows(self, number: int, stage: str) -> Iterator[PlannedRange]:
         """Yield the planned ranges of a cell; adjacent pieces become one range."""
@@ -359,11 +406,19 @@ class DueRanges:
         return PlannedRange(self._unit, cell, read, reason, tuple(dict.fromkeys(reasons)), attempts, why)
 
 
-def _cells_by_stage(dues: list[DueRanges], stages: Iterable[str]) -> Iterator[tuple[PlannedRange, ...]]:
-    """Yield the planned ranges of each cell: by stage, then by age (oldest first), then in the order of the units."""
-    for stage in stages:
-        for _, _, rows in merge(*(due.rows_of(stage) for due in dues)):
-            yield rows
+def _cells_in_order(dues: list[DueRanges]) -> Iterator[tuple[PlannedRange, ...]]:
+    """Yield the planned ranges of each due cell in the order in which runs read them."""
+    first = _longest_waiting(dues, "failed", "gap")
+    # After two cells of the first kind comes a new one, so that cells that always fail leave room for others.
+    rounds = zip_longest(first, first, _longest_waiting(dues, "new"))
+    yield from (rows for cells in rounds for rows in cells if rows is not None)
+    for reason in ("backfill", "grace"):
+        yield from _longest_waiting(dues, reason)
+
+
+def _longest_waiting(dues: list[DueRanges], *names: str) -> Iterator[tuple[PlannedRange, ...]]:
+    """Yield the planned ranges of each cell: by how long it has waited, then by age, then in the order of the units."""
+    return (rows for _, _, rows in merge(*(due.cells(name) for due in dues for name in names)))
 
 
 def _expired_ranges(job: Job, coverage: Coverage, start: int) -> Iterator[Expired]:
@@ -373,6 +428,9 @@ def _expired_ranges(job: Job, coverage: Coverage, start: int) -> Iterator[Expire
             for hole in gaps(unit_coverage.everything, unit_coverage.known_from, start):
                 yield Expired(unit, hole)
 
+
+_LONG_AGO: Final = -(2**63)
+"""When a range was last read, if that is not known."""
 
 _PRIORITY: Final = {reason: index for index, reason in enumerate(REASONS)}
 

@@ -32,15 +32,21 @@ def load_coverage(connection: Connection, job: str) -> Coverage:
     rows = connection.execute(select(UNITS).where(UNITS.c.job == job)).all()
     ranges = _load_ranges(connection, job, None)
     empty: dict[str, list[Any]] = {}
-    return {row.unit_key: _to_coverage(ranges.get(row.unit, empty), row.known_from) for row in rows}
+    return {row.unit_key: _to_coverage(ranges.get(row.unit, empty), row) for row in rows}
 
 
 def change_coverage(
-    connection: Connection, job: str, keys: Collection[str], change: Callable[[str], CoverageChange]
+    connection: Connection,
+    job: str,
+    keys: Collection[str],
+    change: Callable[[str], CoverageChange],
+    *,
+    failures_in: Range | None = None,
 ) -> dict[str, tuple[UnitCoverage, UnitCoverage]]:
     """Lock units, change their coverage, and return the coverage of each before and after.
 
-    `change(key)` returns the function that changes the coverage of that unit.
+    `change(key)` returns the function that changes the coverage of that unit. A change that looks only at failures of
+    the range `failures_in` gets no others: when a source is down, a unit has thousands.
     """
     rows: list[Any] = []
     for chunk in _chunks(sorted(keys)):
@@ -58,12 +64,12 @@ def change_coverage(
         )
     ranges: dict[int, dict[str, list[Any]]] = {}
     for chunk in _chunks(rows):
-        ranges |= _load_ranges(connection, job, [row.unit for row in chunk])
+        ranges |= _load_ranges(connection, job, [row.unit for row in chunk], failures_in)
     changed = {}
     deleted: list[dict[str, Any]] = []
     inserted: list[dict[str, Any]] = []
     for row in rows:
-        before = _to_coverage(ranges.get(row.unit, {}), row.known_from)
+        before = _to_coverage(ranges.get(row.unit, {}), row)
         after = change(row.unit_key)(before)
         changed[row.unit_key] = before, after
         old, new = _range_rows(job, row.unit, before), _range_rows(job, row.unit, after)
@@ -72,6 +78,9 @@ def change_coverage(
         inserted += [new[key] for key in changes if key in new]
         if before.failures != after.failures:
             _write_failures(connection, job, row.unit, before.failures, after.failures)
+        if before.reread_at != after.reread_at:
+            of_unit = (UNITS.c.job == job, UNITS.c.unit == row.unit)
+            connection.execute(update(UNITS).where(*of_unit).values(reread_at=after.reread_at))
     if deleted:
         connection.execute(_DELETE_RANGE, deleted)
     if inserted:
@@ -128,12 +137,16 @@ def _chunks(items: Sequence[Any]) -> Iterable[Sequence[Any]]:
     return (items[start : start + _MAX_KEYS] for start in range(0, len(items), _MAX_KEYS))
 
 
-def _load_ranges(connection: Connection, job: str, units: Collection[int] | None) -> dict[int, dict[str, list[Any]]]:
+def _load_ranges(
+    connection: Connection, job: str, units: Collection[int] | None, failures_in: Range | None = None
+) -> dict[int, dict[str, list[Any]]]:
     ranges = select(RANGES.c.unit, RANGES.c.kind, RANGES.c.lo, RANGES.c.hi, RANGES.c.at).where(RANGES.c.job == job)
     failures = select(FAILURES).where(FAILURES.c.job == job)
     if units is not None:
         ranges = ranges.where(RANGES.c.unit.in_(units))
         failures = failures.where(FAILURES.c.unit.in_(units))
+    if failures_in is not None:
+        failures = failures.where(FAILURES.c.lo < failures_in.hi, FAILURES.c.hi > failures_in.lo)
     by_unit: dict[int, dict[str, list[Any]]] = {}
     for unit, kind, lo, hi, at in connection.execute(ranges.order_by(RANGES.c.unit, RANGES.c.kind, RANGES.c.lo)):
         value = Success(Range(lo, hi), at) if kind == "fresh" else Range(lo, hi)
@@ -144,8 +157,9 @@ def _load_ranges(connection: Connection, job: str, units: Collection[int] | None
     return by_unit
 
 
-def _to_coverage(by_kind: dict[str, list[Any]], known_from: int | None) -> UnitCoverage:
-    return UnitCoverage(**{kind: tuple(values) for kind, values in by_kind.items()}, known_from=known_from)
+def _to_coverage(by_kind: dict[str, list[Any]], unit: Any) -> UnitCoverage:
+    ranges = {kind: tuple(values) for kind, values in by_kind.items()}
+    return UnitCoverage(**ranges, known_from=unit.known_from, reread_at=unit.reread_at)
 
 
 def _range_rows(job: str, unit: int, coverage: UnitCoverage) -> dict[tuple[str, int], dict[str, Any]]:
@@ -164,8 +178,7 @@ def _range_rows(job: str, unit: int, coverage: UnitCoverage) -> dict[tuple[str, 
 def _write_failures(
     connection: Connection, job: str, unit: int, before: Sequence[Failure], after: Sequence[Failure]
 ) -> None:
-    deleted = [failure for failure in before if failure not in after]
-    inserted = [failure for failure in after if failure not in before]
+    deleted, inserted = set(before) - set(after), set(after) - set(before)
     if deleted:
         connection.execute(_DELETE_FAILURE, [{"j": job, "u": unit, "l": failure.range.lo} for failure in deleted])
     if inserted:

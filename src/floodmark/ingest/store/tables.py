@@ -36,6 +36,7 @@ UNITS: Final = Table(
     _text("unit_key"),
     _number("known_from", nullable=True),
     _number("retired_at", nullable=True),
+    _number("reread_at", nullable=True),
 )
 """A transaction that changes the coverage of a unit locks the unit's row first."""
 

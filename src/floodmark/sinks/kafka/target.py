@@ -187,7 +187,7 @@ class KafkaTarget:
         if self._ended is not None:
             raise self._ended
         self._abort_open()
-        topics = SinkTopics(self.settings, self.cluster)
+        topics = SinkTopics(self.cluster)
         topics.ensure_progress_topic(self.progress_topic)
         producer, newest = self._fence_and_read()
         progress = newest.get(self.sink)
@@ -374,7 +374,7 @@ class KafkaTarget:
     def _count_timeout(self, sent: TransactionSize, seconds: float) -> SinkTimedOut:
         """Count a transaction timeout, and return the error for it."""
         self._timed_out += 1
-        maximum = SinkTopics(self.settings, self.cluster).broker_maximum()
+        maximum = SinkTopics(self.cluster).broker_maximum()
         return timeout_error(
             self.sink,
             sent.rows,

@@ -1,14 +1,10 @@
 """The topics of a sink: created if missing, refused if unfit, and read when the sink starts."""
 
 from collections.abc import Callable
-from typing import Any, Final
-
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, ConfigResource
+from typing import Final
 
 from floodmark.errors import KafkaAway, SinkTopicUnfit
 from floodmark.kafka import Fetcher, KafkaCluster, KafkaSettings, MarkRecord, TopicInfo
-from floodmark.kafka.errors import invalid_client_option, retry_while_away, translate_error
 from floodmark.sinks.progress import Progress, SinkMark, newest_progress
 from floodmark.sinks.target import SCANNED_IN_PART, Failpoint, no_failpoint
 
@@ -19,8 +15,6 @@ _PROGRESS_TOPIC_CONFIG: Final = {
     "segment.ms": str(3_600_000),
     "min.cleanable.dirty.ratio": "0.1",
 }
-_REQUEST_SECONDS: Final = 5.0
-_RETRY_SECONDS: Final = 20.0
 _MAX_TIMEOUT_CONFIG: Final = "transaction.max.timeout.ms"
 
 
@@ -36,15 +30,14 @@ def progress_topic_of(topic: str) -> str:
 class SinkTopics:
     """Creates and checks the topics beside a sink's rows, and reads broker settings."""
 
-    def __init__(self, settings: KafkaSettings, cluster: KafkaCluster) -> None:
+    def __init__(self, cluster: KafkaCluster) -> None:
         """Use this cluster."""
-        self._settings = settings
         self._cluster = cluster
 
     def ensure_progress_topic(self, topic: str) -> TopicInfo:
         """Return the progress topic, created if missing; it must have one partition and be compacted."""
         info = self._cluster.find_topic(topic) or self._cluster.create_topic(topic, 1, _PROGRESS_TOPIC_CONFIG)
-        policy = self._setting(ConfigResource.Type.TOPIC, topic, "cleanup.policy")
+        policy = self._cluster.topic_setting(topic, "cleanup.policy")
         if info.partitions != 1 or policy != "compact":
             raise SinkTopicUnfit(
                 f"The topic {topic!r} has {info.partitions} partitions and the cleanup policy {policy!r}.",
@@ -72,30 +65,11 @@ class SinkTopics:
     def broker_maximum(self) -> float | None:
         """Return the brokers' maximum transaction timeout in seconds; None if it cannot be read."""
         try:
-            value = self._setting(ConfigResource.Type.BROKER, "", _MAX_TIMEOUT_CONFIG)
+            value = self._cluster.broker_setting(_MAX_TIMEOUT_CONFIG)
         except Exception:
             # The value is only shown in an error message.
             return None
         return None if value is None else int(value) / 1_000
-
-    def _setting(self, kind: Any, name: str, setting: str) -> str | None:
-        try:
-            admin = AdminClient(self._settings.client())
-        except KafkaException as error:
-            raise invalid_client_option(error, self._settings) from error
-
-        def request() -> str | None:
-            try:
-                resource = name or str(next(iter(admin.list_topics(timeout=_REQUEST_SECONDS).brokers)))
-                (answer,) = admin.describe_configs(
-                    [ConfigResource(kind, resource)], request_timeout=_REQUEST_SECONDS
-                ).values()
-                entry = answer.result().get(setting)
-            except KafkaException as error:
-                raise translate_error(error.args[0], f"reading the setting {setting}", self._settings) from error
-            return None if entry is None else entry.value
-
-        return retry_while_away(request, _RETRY_SECONDS)
 
 
 CLEANUP_SECONDS: Final = 30.0

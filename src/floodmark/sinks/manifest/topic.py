@@ -55,7 +55,7 @@ class TopicManifestLog:
         info = self._cluster.find_topic(self.topic)
         if info is None:
             return None
-        SinkTopics(self.settings, self._cluster).ensure_progress_topic(self.progress_topic)
+        SinkTopics(self._cluster).ensure_progress_topic(self.progress_topic)
         return info.id
 
     def create(self) -> None:

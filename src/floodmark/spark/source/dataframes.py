@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
+from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 from uuid import uuid4
 
@@ -18,6 +19,7 @@ from pyspark.sql.types import StructField
 from floodmark._util.options import rename_options, require_names, require_one_of
 from floodmark._util.times import Duration, duration_micros
 from floodmark.bindings import Bindings
+from floodmark.bindings.sources import NEVER, check_source_settings
 from floodmark.control import Home
 from floodmark.errors import InvalidOption, KafkaAway, UnsupportedFrame
 from floodmark.spark.columns import EVENT_TIME_METADATA, TIME_KEY_METADATA, as_event_time, column_of, quote_name
@@ -34,6 +36,7 @@ from floodmark.streams.backend import LocalBackend
 from floodmark.streams.layout.positions import save_position
 
 if TYPE_CHECKING:
+    from floodmark.bindings.topics.bound_topics import CompactedChoice
     from floodmark.bindings.topics.times import MarksChoice
     from floodmark.spark.source.topic_settings import OnBadValue, ValueFormat
 
@@ -91,6 +94,8 @@ def read_stream(
     idle_after: Duration | None = None,
     operators: Operators = "any",
     source: str | None = None,
+    tick: Duration | None = None,
+    compaction_window: Duration | EllipsisType | None = ...,
 ) -> DataFrame:
     """Return a stream as a streaming DataFrame, with the watermark that its writers have stated.
 
@@ -136,6 +141,11 @@ def read_stream(
             query has read all of it; by default never.
         operators: As in `follow_marks`.
         source: The id of the binding history, by default the name of the stream. Queries with the same id share it.
+        tick: The interval at which timestamps are closed, at least 100 milliseconds; by default 1 second. It is a
+            setting of the source, as is `compaction_window`: the first query sets it, all queries share it, and
+            `floodmark bindings alter` changes it. Another value than that of the source is refused.
+        compaction_window: How far back timestamps stay readable, such as "30 days"; None: all. By default 7 days for a
+            new source. Timestamps that a query or sink still needs are kept in any case.
 
     Returns:
         A streaming DataFrame with a watermark on the event-time column.
@@ -170,6 +180,7 @@ def read_stream(
             "align": align,
             "maxAhead": _duration_option(max_ahead, "max_ahead"),
             "source": source,
+            **_source_options(tick, compaction_window),
             "maxRowsPerTrigger": None if max_rows is None else str(max_rows),
             "maxBytesPerTrigger": None if max_bytes is None else str(max_bytes),
             "maxEventTimePerTrigger": _duration_option(max_event_time, "max_event_time", least=1),
@@ -322,6 +333,9 @@ def read_topics(
     options: Mapping[str, str] | None = None,
     home: str | Path | None = None,
     source: str | None = None,
+    tick: Duration | None = None,
+    compaction_window: Duration | EllipsisType | None = ...,
+    compacted: "CompactedChoice" = "fail",
     columns: Sequence[str] | None = None,
     value_format: "ValueFormat | None" = None,
     schema: str | None = None,
@@ -383,6 +397,12 @@ def read_topics(
         options: Options of Kafka's client, such as {"kafka.sasl.password": ...}. They are never shown or stored.
         home: Where bindings are stored: a directory or a PostgreSQL URL; by default `.floodmark`.
         source: The id of the binding history; by default the cluster and the topics.
+        tick: As in `read_stream`.
+        compaction_window: As in `read_stream`.
+        compacted: What happens if Kafka compacts one of the topics, and so deletes records that were read. "fail", the
+            default, refuses it. "accept" reads it: records that are left keep their timestamps, and no query gets one
+            twice, but a replay, a batch that is computed again and a later query may lack records, so that their
+            results differ.
         columns: The columns to read, by default all. The event time is always read. With on_bad_value="fail" only the
             columns that are read are checked.
         value_format: "json" (needs `schema`) or "avro" (needs `avro_schema`); by default values stay bytes.
@@ -447,6 +467,8 @@ def read_topics(
         "kafka.bootstrap.servers": servers,
         "home": opened_home.address,
         "source": source,
+        **_source_options(tick, compaction_window),
+        "compacted": compacted,
         "valueFormat": value_format,
         "schema": schema,
         "avroSchema": json.dumps(avro_schema) if isinstance(avro_schema, Mapping) else avro_schema,
@@ -502,6 +524,16 @@ def _source_format(spark: SparkSession, private: Mapping[str, str]) -> str:
     """Return the format that reads streams and topics with these private options."""
     # Spark finds the format without private options by itself.
     return register_source(spark, FloodmarkSource, private) if private else FloodmarkSource.format_name
+
+
+def _source_options(tick: Duration | None, compaction_window: Duration | EllipsisType | None) -> dict[str, str]:
+    """Return the options of a query for settings of its source; one that is not given has no option."""
+    given: dict[str, Duration | None] = {} if tick is None else {"tick": tick}
+    if compaction_window is not ...:
+        given["compaction_window"] = compaction_window
+    names = {"tick": "tick", "compaction_window": "compactionWindow"}
+    checked = check_source_settings(given)
+    return {names[name]: NEVER if value is None else f"{value} microseconds" for name, value in checked.items()}
 
 
 def reader_id(source: str) -> str:

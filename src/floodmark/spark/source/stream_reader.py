@@ -101,6 +101,10 @@ class FloodmarkSource(SourceWithSecrets):
         return settings, home.home.location
 
 
+def _bound_stream(location: str, settings: StreamReadSettings) -> BoundStream:
+    return BoundStream(open_home(location), settings.stream, source=settings.source, **settings.source_settings)
+
+
 class StreamSnapshotReader(DataSourceReader):
     """Reads the rows bound up to a timestamp, by default now; the same timestamp gives the same rows at any time."""
 
@@ -111,7 +115,7 @@ class StreamSnapshotReader(DataSourceReader):
     def partitions(self) -> Sequence[ReadTask]:
         """Return the tasks."""
         settings = self._settings
-        bound = BoundStream(open_home(self._location), settings.stream, source=settings.source)
+        bound = _bound_stream(self._location, settings)
         bounds = ReadRange.of(settings, bound.stream)
         if settings.as_of is None:
             history = bound.tick(at_once=True)
@@ -143,7 +147,7 @@ class StreamReader(BoundReader[BoundStream, StreamReadSettings]):
         return read_stream_task(self._location, self._settings, partition)
 
     def _open(self) -> BoundStream:
-        return BoundStream(open_home(self._location), self._settings.stream, source=self._settings.source)
+        return _bound_stream(self._location, self._settings)
 
     def _range(self, bound: BoundStream) -> ReadRange:
         if self._read_range is None:

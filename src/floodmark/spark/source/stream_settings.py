@@ -14,6 +14,7 @@ from floodmark._util.options import refuse_unknown_options, require_one_of
 from floodmark._util.text import did_you_mean
 from floodmark._util.times import duration_micros, time_in_unit
 from floodmark.bindings import BoundStream
+from floodmark.bindings.sources import check_source_settings
 from floodmark.errors import InvalidOption, UnknownColumn, UnsupportedFrame
 from floodmark.spark.source.bound_reader import IS_MARK, ROWS_PER_TASK, OnIdle, TimeFilter
 from floodmark.streams import Position, Stream, StreamSettings
@@ -24,6 +25,8 @@ OPTIONS: Final = {
     "stream": "the name of the stream",
     "home": "its home; by default that of the environment",
     "source": "the id of its binding history; by default the name of the stream",
+    "tick": "the interval at which timestamps are closed, if the source is new",
+    "compactionWindow": "how far back timestamps stay readable that no query holds, or never, if the source is new",
     "columns": "the columns to read, as a JSON list; by default all",
     "key": "the time key; by default the first",
     "startingTime": "read rows from this time on",
@@ -57,6 +60,8 @@ class StreamReadSettings:
     stream: str
     home: str | None = field(default=None, repr=False)
     source: str | None = None
+    tick: str | None = None
+    compaction_window: str | None = None
     columns: tuple[str, ...] | None = None
     key: str | None = None
     starting_time: str | None = None
@@ -78,6 +83,11 @@ class StreamReadSettings:
     idle_after: int | None = None
     stream_columns: int | None = None
     """How many columns the stream had when the query was planned; it may have more by now."""
+
+    @property
+    def source_settings(self) -> dict[str, Any]:
+        """The settings of the source that the options state."""
+        return given_source_settings(self.tick, self.compaction_window)
 
     @property
     def mark_rows(self) -> bool:
@@ -116,11 +126,14 @@ class StreamReadSettings:
                     option=other,
                     value=texts[other],
                 )
+        check_source_settings(given_source_settings(texts.get("tick"), texts.get("compactionWindow")))
         duration, quiet = texts.get("maxEventTimePerTrigger"), texts.get("idleAfter")
         return cls(
             stream=stream,
             home=texts.get("home"),
             source=texts.get("source"),
+            tick=texts.get("tick"),
+            compaction_window=texts.get("compactionWindow"),
             columns=parse_names(texts, "columns"),
             key=texts.get("key"),
             starting_time=texts.get("startingTime"),
@@ -141,6 +154,16 @@ class StreamReadSettings:
             on_idle=parse_on_idle(texts),
             idle_after=None if quiet is None else duration_micros(quiet, "idleAfter", least=1),
         )
+
+
+def given_source_settings(tick: str | None, compaction_window: str | None) -> dict[str, Any]:
+    """Return the settings of a source without those that are not given.
+
+    >>> given_source_settings(None, "never")
+    {'compaction_window': 'never'}
+    """
+    settings = {"tick": tick, "compaction_window": compaction_window}
+    return {name: value for name, value in settings.items() if value is not None}
 
 
 def parse_time(text: str, option: str) -> int | datetime:

@@ -178,6 +178,8 @@ def open_bound_topics(settings: TopicSettings, location: str, *, patience: float
         marks=settings.marks,
         marks_key=settings.marks_key,
         committed=settings.committed,
+        compacted=settings.compacted,
+        **settings.source_settings,
     )
 
 

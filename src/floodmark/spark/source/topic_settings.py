@@ -13,6 +13,8 @@ from floodmark._util.options import refuse_unknown_options, require_one_of
 from floodmark._util.text import did_you_mean
 from floodmark._util.times import duration_micros
 from floodmark.bindings import TimeRule
+from floodmark.bindings.sources import check_source_settings
+from floodmark.bindings.topics.bound_topics import CompactedChoice
 from floodmark.bindings.topics.partitions import parse_offsets
 from floodmark.bindings.topics.times import MarksChoice, TopicMarks
 from floodmark.errors import InvalidOption, SchemaInvalid, UnknownColumn
@@ -20,7 +22,13 @@ from floodmark.kafka import KafkaCluster, KafkaSettings
 from floodmark.kafka.codecs.avro import AvroDecoder, schema_of_avro
 from floodmark.kafka.codecs.json_decoder import JsonDecoder
 from floodmark.spark.source.bound_reader import IS_MARK, ROWS_PER_TASK, OnIdle
-from floodmark.spark.source.stream_settings import parse_count, parse_flag, parse_names, parse_on_idle
+from floodmark.spark.source.stream_settings import (
+    given_source_settings,
+    parse_count,
+    parse_flag,
+    parse_names,
+    parse_on_idle,
+)
 
 OnBadValue = Literal["fail", "null", "dead-letter"]
 ValueFormat = Literal["json", "avro"]
@@ -30,6 +38,9 @@ OPTIONS: Final = {
     "kafka.bootstrap.servers": "the brokers; other options that begin with kafka. are those of librdkafka",
     "home": "where bindings are stored; by default the home of the environment",
     "source": "the id of the binding history; by default the cluster and the topics",
+    "tick": "the interval at which timestamps are closed, if the source is new",
+    "compactionWindow": "how far back timestamps stay readable that no query holds, or never, if the source is new",
+    "compacted": "fail or accept: whether topics that Kafka compacts are refused",
     "columns": "the columns to read, as a JSON list; by default all",
     "valueFormat": "json or avro; by default values are bytes",
     "schema": "the columns of the values, as a Spark DDL schema",
@@ -80,6 +91,9 @@ class TopicSettings:
     committed: bool = True
     home: str | None = field(default=None, repr=False)
     source: str | None = None
+    tick: str | None = None
+    compaction_window: str | None = None
+    compacted: CompactedChoice = "fail"
     columns: tuple[str, ...] | None = None
     value_format: str | None = None
     schema: str | None = None
@@ -117,6 +131,11 @@ class TopicSettings:
         return TimeRule(self.time_key, self.timestamp_column is not None, self.delay, self.idle, self.future)
 
     @property
+    def source_settings(self) -> dict[str, Any]:
+        """The settings of the source that the options state."""
+        return given_source_settings(self.tick, self.compaction_window)
+
+    @property
     def time_key(self) -> str:
         """The name of the one time key."""
         return self.key or self.timestamp_column or "timestamp"
@@ -149,6 +168,7 @@ class TopicSettings:
         refuse_unknown_options(unknown, OPTIONS)
         texts = {_OPTION_NAMES[name.lower()]: value for name, value in options.items() if name.lower() in _OPTION_NAMES}
         _check_combinations(texts)
+        check_source_settings(given_source_settings(texts.get("tick"), texts.get("compactionWindow")))
         idle, future, event_time = (texts.get(name) for name in ("idle", "future", "maxEventTimePerTrigger"))
         quiet = texts.get("idleAfter")
         isolation = client.pop(_ISOLATION, "read_committed")
@@ -159,6 +179,9 @@ class TopicSettings:
             committed=isolation == "read_committed",
             home=texts.get("home"),
             source=texts.get("source"),
+            tick=texts.get("tick"),
+            compaction_window=texts.get("compactionWindow"),
+            compacted=_parse_choice(texts, "compacted", "fail", get_args(CompactedChoice)),
             columns=parse_names(texts, "columns"),
             value_format=_parse_choice(texts, "valueFormat", None, get_args(ValueFormat)),
             schema=texts.get("schema"),

@@ -3,8 +3,11 @@
 import pickle
 from dataclasses import FrozenInstanceError, replace
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from floodmark.errors import DuplicateUnit, InvalidValue, JobInvalid, ZoneUnknown
 from floodmark.ingest import Job, Limits, Range, Unit, UnitCoverage, UnitWatermark
@@ -125,12 +128,41 @@ def test_what_a_person_says_was_read_leaves_the_frontier_of_backfills_alone() ->
     assert undo_edit(edited, Range(5, 10), before, is_covered=True) == replace(known, failures=())
 
 
-def test_what_fails_alike_is_kept_as_one() -> None:
+def test_neighbours_that_fail_alike_stay_apart() -> None:
     known = UnitCoverage()
-    for hour in (3, 1, 2, 0, 5):
-        known = known.failed(Range(hour, hour + 1), at=hour, error="no")
-    assert [(one.range, one.attempts, one.at) for one in known.failures] == [(Range(0, 4), 1, 3), (Range(5, 6), 1, 5)]
-    known = known.failed(Range(1, 2), at=9, error="no").failed(Range(4, 5), at=9, error="gone")
-    assert [(one.range, one.attempts) for one in known.failures] == [
-        (Range(0, 1), 1), (Range(1, 2), 2), (Range(2, 4), 1), (Range(4, 5), 1), (Range(5, 6), 1)
-    ]  # fmt: skip
+    for hour in (3, 1, 2, 0):
+        known = known.failed(Range(hour, hour + 1), at=5, error="no")
+    assert [one.range for one in known.failures] == [Range(hour, hour + 1) for hour in range(4)]
+    retried = known.with_attempts_reset(Range(1, 2))
+    assert [one.attempts for one in retried.failures] == [1, 0, 1, 1]
+
+
+def test_the_undo_of_an_edit_keeps_failures_outside_its_range() -> None:
+    """A run tried the edited hour and a failed one beside it as one range, and failed."""
+    known = UnitCoverage(covered=[Range(0, 5)]).failed(Range(5, 10), at=1, error="no")
+    edited = known.edited(Range(0, 5), is_covered=False)
+    tried = edited.failed(Range(0, 10), at=2, error="no")
+    before = coverage_before_edit(known, Range(0, 5))
+    undone = undo_edit(tried, Range(0, 5), before, is_covered=False)
+    assert [(one.range, one.attempts) for one in undone.failures] == [(Range(5, 10), 2)]
+
+
+ranges = st.tuples(st.integers(0, 20), st.integers(1, 8)).map(lambda pair: Range(pair[0], sum(pair)))
+
+
+@given(
+    done=st.lists(st.tuples(ranges, st.sampled_from(["done", "failed", "wanted"]), st.integers(0, 3)), max_size=8),
+    edit=ranges,
+    is_covered=st.booleans(),
+)
+def test_an_undo_restores_everything(done: list[tuple[Range, str, int]], edit: Range, is_covered: bool) -> None:
+    known = UnitCoverage()
+    for range_, kind, moment in done:
+        if kind == "done":
+            known = known.succeeded(range_, moment, zone=ZoneInfo("UTC"), abstinence_days=1, grace_days=1)
+        else:
+            known = known.failed(range_, moment, "no") if kind == "failed" else known.with_backfill(range_)
+    edited = known.edited(edit, is_covered=is_covered)
+    undone = undo_edit(edited, edit, coverage_before_edit(known, edit), is_covered=is_covered)
+    for name in ("covered", "backfilled", "wanted", "failures", "fresh"):
+        assert list(getattr(undone, name)) == list(getattr(known, name)), name

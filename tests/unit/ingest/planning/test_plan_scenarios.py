@@ -7,6 +7,8 @@ by unit and time, see test_the_key_of_a_unit.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -195,6 +197,62 @@ def test_s33_and_s34_a_cap_takes_what_was_never_read_first(abstinence: int) -> N
     assert plan(job, known, at("01-15")).is_empty
 
 
+@pytest.mark.parametrize("grid", ["none", "monthly", "daily"])
+@pytest.mark.parametrize("grace", [0, 1])
+def test_a_cap_gives_every_unit_its_turn_on_different_days(grid: str, grace: int) -> None:
+    """A unit that has just been read waits behind those that were not, also where all cells begin together."""
+    job = job_of(start="2020-01-14", grid=grid, units=[f"f{number}" for number in range(7)], cells=3, grace_days=grace)
+    known: dict[str, UnitCoverage] = {}
+    taken = []
+    for day in range(15, 29):
+        found = plan(job, known, at(f"01-{day}"))
+        taken.append([row.unit.fields["id"] for row in found.rows if row.reason != "grace"])
+        known = run(job, known, found, at(f"01-{day}"))
+    for number in range(7):
+        turns = [day for day, units in enumerate(taken) if f"f{number}" in units]
+        assert len(turns) >= 4
+        assert turns[0] <= 2
+        assert all(after - before <= 3 for before, after in pairwise(turns))
+
+
+def test_a_cap_reads_what_was_read_longest_ago_again_first() -> None:
+    """Seven units with one new day each, and two cells of grace a run: each unit is read again in its turn."""
+    job = job_of(start="2020-01-14", grid="daily", units=[f"f{number}" for number in range(7)], grace_days=1)
+    capped = replace(job, limits=replace(job.limits, cells=9))
+    known = run(job, {}, plan(job, {}, at("01-15")), at("01-15"))
+    taken = []
+    for day in range(16, 24):
+        found = plan(capped, known, at(f"01-{day}"))
+        assert [row.reason for row in found.rows] == ["new"] * 7 + ["grace"] * 2
+        taken += [row.unit.fields["id"] for row in found.rows if row.reason == "grace"]
+        known = run(capped, known, found, at(f"01-{day}"))
+    assert taken[:13] == ([f"f{number}" for number in range(7)] * 2)[:13]
+
+
+def test_several_runs_of_one_day_read_all_cells_of_the_grace_period_again() -> None:
+    job = job_of(start="2020-01-01", grid="daily", cells=2, grace_days=6)
+    whole = replace(job, limits=replace(job.limits, cells=None))
+    known = run(whole, {}, plan(whole, {}, at("01-08")), at("01-08"))
+    taken = []
+    for hour in range(1, 7):
+        found = plan(job, known, at(f"01-08 0{hour}:00"))
+        taken += said(job, found.rows)
+        known = run(job, known, found, at(f"01-08 0{hour}:00"))
+    assert taken == [f"01-0{day}..01-0{day + 1}" for day in range(2, 8)] * 2
+
+
+def test_units_that_always_fail_do_not_keep_others_from_their_turn() -> None:
+    job = job_of(start="2020-01-14", grid="daily", units=[f"f{number}" for number in range(7)], cells=3, attempts=None)
+    known: dict[str, UnitCoverage] = {}
+    for day in range(15, 29):
+        now = at(f"01-{day}")
+        found = plan(job, known, now)
+        known = run(job, known, found, now, fails=[row for row in found.rows if row.unit.fields["id"] in "f0 f1 f2"])
+    assert all(known[key(f"f{number}")].frontier is not None for number in range(3, 7))
+    tried = [failure.at for number in range(3) for failure in known[key(f"f{number}")].failures]
+    assert min(tried) >= at("01-25"), "and failed cells are retried in turn"
+
+
 def test_s35_fourteen_days_by_five_a_run() -> None:
     job = job_of(grid="daily", cells=5)
     known: dict[str, UnitCoverage] = {}
@@ -250,8 +308,8 @@ def test_s40_units_that_change() -> None:
     known = run(before, {}, plan(before, {}, at("01-31")), at("01-31"))
     job = job_of(units=["id1", "id4"])
     found = plan(job, known, at("02-01"))
-    assert said(job, found.rows) == ["01-31..02-01", "01-01..02-01"]
-    assert [row.unit.fields["id"] for row in found.rows] == ["id1", "id4"]
+    assert said(job, found.rows) == ["01-01..02-01", "01-31..02-01"], "the new unit has waited longer"
+    assert [row.unit.fields["id"] for row in found.rows] == ["id4", "id1"]
     known = run(job, known, found, at("02-01"))
     again = job_of(units=["id1", "id2"])
     assert said(again, [row for row in plan(again, known, at("02-02")).rows if row.unit.fields["id"] == "id2"]) == [

@@ -90,6 +90,7 @@ def test_edits_are_written_down_and_can_be_undone(jobs: Ingestion, clock: Manual
         "backfilled": [],
         "wanted": [],
         "failures": [[*span("01-02..01-03"), 1, at("01-05"), "no"]],
+        "fresh": [],
     }
     assert len(jobs.plan(job).rows) == 6
     assert jobs.complete_through(job) == at("01-01")

@@ -89,16 +89,66 @@ def test_failures_are_counted_until_quarantine_and_the_hole_stays_known(jobs: In
 
 
 def test_when_a_source_is_down_thousands_of_cells_may_fail(jobs: Ingestion, clock: ManualClock) -> None:
-    job = job_of("2019-09-01", grid="hourly", attempts=2, cells=2_000)
-    for _ in range(2):
-        with jobs.start(job, owner="here") as going:
-            assert len(going.plan.rows) == 2_000
-            for rows in batched(going.plan.rows, 500):
-                going.record([RangeOutcome(row, "down") for row in rows])
-    (failure,) = jobs.coverage("orders")["{}"].failures
+    job = job_of("2019-09-01", grid="hourly", attempts=1, cells=2_000)
+    with jobs.start(job, owner="here") as going:
+        assert len(going.plan.rows) == 2_000
+        for rows in batched(going.plan.rows, 500):
+            going.record([RangeOutcome(row, "down") for row in rows])
+    assert len(jobs.coverage("orders")["{}"].failures) == 2_000
     found = jobs.plan(job)
-    assert (failure.attempts, found.totals["quarantined"], found.totals["failed"]) == (2, 2_000, 0)
+    assert (found.totals["quarantined"], found.totals["failed"]) == (2_000, 0)
     assert found.totals["new"] == found.cells > 0, "the others go on"
+    assert [gap.cause for gap in jobs.gaps(job)] == ["in quarantine, failed once: down", "never read"]
+    assert jobs.retry("orders", actor="me") == 2_000
+
+
+def test_a_retry_of_one_day_releases_that_day_alone(jobs: Ingestion, clock: ManualClock) -> None:
+    job = job_of(grid="daily", attempts=1)
+    with jobs.start(job, owner="here") as going:
+        going.record([RangeOutcome(row, "down") for row in going.plan.rows])
+    assert jobs.retry("orders", span("01-02..01-03"), actor="me") == 1
+    found = jobs.plan(job)
+    assert (said(job, found.rows), found.totals["quarantined"]) == (["01-02..01-03"], 3)
+    assert jobs.retry("orders", actor="me") == 3
+
+
+def test_the_undo_of_an_edit_leaves_failed_days_beside_it_due(jobs: Ingestion, clock: ManualClock) -> None:
+    job = job_of(grid="daily", grace_days=2)
+    succeed(jobs, job)
+    with jobs.start(job, owner="here") as going:
+        going.record([RangeOutcome(row, "down") for row in going.plan.rows])
+    edit = jobs.edit("orders", span("01-02..01-03"), covered=False, actor="me")
+    with jobs.start(job, owner="here") as going:
+        going.failed(next(row for row in going.plan.rows if row.range == span("01-02..01-03")), "down")
+    jobs.undo("orders", edit.event, actor="me")
+    found = jobs.plan(job)
+    assert said(job, found.rows) == ["01-03..01-04", "01-04..01-05"]
+    assert {row.reason for row in found.rows} == {"failed"}
+
+
+def test_a_cap_gives_every_unit_its_turn_in_runs_of_different_days(jobs: Ingestion, clock: ManualClock) -> None:
+    job = job_of("2020-01-04", units=[f"f{number}" for number in range(7)], cells=3)
+    for day in range(5, 12):
+        go(clock, f"01-{day:02}")
+        succeed(jobs, job)
+    ends = {coverage.frontier for coverage in jobs.coverage("orders").values()}
+    assert ends == {at("01-09"), at("01-10"), at("01-11")}
+
+
+def test_all_cells_of_the_grace_period_are_read_again_in_turn(jobs: Ingestion, home: Home, clock: ManualClock) -> None:
+    job = job_of("2020-01-04", grid="daily", units=[f"f{number}" for number in range(7)], cells=9, grace_days=1)
+    again = []
+    for day in range(5, 13):
+        go(clock, f"01-{day:02}")
+        with jobs.start(job, owner="here") as going:
+            again += [row.unit.fields["id"] for row in going.plan.rows if row.reason == "grace"]
+            for row in going.plan.rows:
+                clock.advance(1_000)
+                going.succeeded(row)
+    assert again[:13] == ([f"f{number}" for number in range(7)] * 2)[:13]
+    with home.read() as connection:
+        kept = select(func.count()).select_from(RANGES).where(RANGES.c.kind == "fresh")
+        assert connection.execute(kept).scalar_one() <= 14, "no more than the grace period needs"
 
 
 def test_a_second_run_is_refused_while_one_goes_on(jobs: Ingestion, clock: ManualClock) -> None:

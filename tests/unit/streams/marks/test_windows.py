@@ -18,6 +18,13 @@ Marks = list[tuple[int, int, Position]]
 Advance = list[tuple[Position, int | None, int | None]]
 
 
+def test_a_window_may_be_one_moment_and_does_not_end_before_it_begins() -> None:
+    assert TimeWindow(5, 5).upper == 5
+    with pytest.raises(InvalidValue) as refusal:
+        TimeWindow(5, 4)
+    assert refusal.value.fields == {"lower": 5, "upper": 4}
+
+
 def log_of(marks: Marks, unknown: frozenset[int] = frozenset()) -> MarksLog:
     """A log of these watermarks; those at the places `unknown` say that all writers had gone."""
     log = MarksLog()
