@@ -25,15 +25,8 @@ from floodmark.progress.generators import (
     WallClockLag,
 )
 from floodmark.progress.grouped_coalescer import GroupedCoalescer, GroupSignals
-from floodmark.progress.origin_watermarks import (
-    AfterFinish,
-    Frame,
-    IdleCause,
-    Idleness,
-    OriginAction,
-    OriginActivity,
-    OriginWatermarks,
-)
+from floodmark.progress.origin_state import IdleCause, OriginActivity
+from floodmark.progress.origin_watermarks import AfterFinish, Frame, Idleness, OriginAction, OriginWatermarks
 from floodmark.progress.signals import IDLE, Idle, Signal, Watermark
 from floodmark.progress.tracker.prefix import ReportOutcome
 from floodmark.progress.tracker.tracker import BatchOutcome, OriginStatistics, Tracker
