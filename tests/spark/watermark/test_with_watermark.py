@@ -115,6 +115,23 @@ def test_what_each_origin_said_survives_a_restart(
     second.wait_for([(10, 1), (30, 1)])
 
 
+def test_a_quiet_frame_does_not_hold_the_watermark_after_a_restart(
+    spark: SparkSession, tmp_path: Path, counting: Count, home: Path
+) -> None:
+    feeds = [Orders(spark, tmp_path / name) for name in ("quiet", "busy")]
+    quiet, busy = (with_watermark(feed.frame(), "t", operators="windows", home=home) for feed in feeds)
+    feeds[0].add((1, "a"), (100, "a"))
+    feeds[1].add((5, "b"))
+    # The same DataFrame in both runs: a new one would have another id, and say its watermark for that reason.
+    query = counting(quiet.unionByName(busy), availableNow=True)
+    assert query.query is not None
+    assert query.query.awaitTermination(60)
+    feeds[1].add((50, "b"))
+    query.start(availableNow=True)
+    assert query.query.awaitTermination(60)
+    assert query.windows() == [(0, 2)]
+
+
 def test_available_now_ends_when_nothing_follows_from_the_last_rows(
     orders: Orders, counting: Count, home: Path
 ) -> None:
