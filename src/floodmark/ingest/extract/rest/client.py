@@ -3,6 +3,7 @@
 A response is held in memory as a whole, so the number of its bytes is limited, counted after decompression.
 """
 
+import logging
 import random
 import ssl
 import time
@@ -71,6 +72,19 @@ class _FailedRequest:
     """How many seconds the service asks to wait before a retry."""
 
 
+_CONNECTION_LOG: Final = logging.getLogger("urllib3.connectionpool")
+
+
+def mask_queries(record: logging.LogRecord) -> bool:
+    """Mask the queries of URLs in a record: urllib3 logs each URL at DEBUG, and a query may hold a secret."""
+    if isinstance(record.args, tuple):
+        record.args = tuple(
+            f"{value.partition('?')[0]}?***" if isinstance(value, str) and "?" in value else value
+            for value in record.args
+        )
+    return True
+
+
 class RestClock:
     """The system's clocks, its sleep and its random numbers; tests replace it."""
 
@@ -100,6 +114,7 @@ class RestClient:
         self._clock = clock
         self._timeout = source.timeout / 1_000_000
         self._pace = Pace(clock, None if source.rate is None else source.rate / concurrency)
+        _CONNECTION_LOG.addFilter(mask_queries)
         self._pool = urllib3.PoolManager(num_pools=2, maxsize=1, retries=False)
 
     def send(self, request: Request) -> Reply:
