@@ -56,8 +56,8 @@ class LocalBackend:
         self.catalog = Catalog(home, self)
         self._tables = TableLog(home, self.catalog)
         self.log = RoutedLog(self._tables, lambda: self.kafka_log)
-        self.registry = Registry(home, self.catalog, self.log)
-        self.transactions = Transactions(home, self.catalog, self.log, self.registry)
+        self.transactions = Transactions(home, self.catalog, self.log)
+        self.registry = Registry(home, self.catalog, self.log, self.transactions)
         self.groups = GroupStore(home, self.catalog, self.log)
         self.on_wake: Callable[[], None] = lambda: None
 

@@ -72,7 +72,9 @@ class Controller:
         "_now",
         "_stop_event",
         "_sweep_at",
+        "_swept",
         "_thread",
+        "_topics_swept",
         "_topics_thread",
         "_wake_event",
     )
@@ -93,6 +95,8 @@ class Controller:
         self._deadlines: dict[StreamKey, int] = {}
         self._due: set[StreamKey] = set()
         self._sweep_at: int | None = None
+        self._swept: frozenset[int] = frozenset()
+        self._topics_swept: frozenset[int] = frozenset()
         self._now = 0
         self._wake_event = threading.Event()
         self._stop_event = threading.Event()
@@ -142,16 +146,38 @@ class Controller:
         home, leases = self._backend.home, self._bucket_leases
         self._now = now = home.now()
         leases.keep(now)
+        # Commits that a dead writer requested come first: the writer may time out in this round.
+        self._sweep(now)
         self._collect_changes(home)
         due = self._due | {stream_key for stream_key, at in self._deadlines.items() if at <= now}
         self._due = set()
-        updates = self._update(due) if due else []
-        if self._sweep_at is None or not 0 < self._sweep_at - now <= _SWEEP_MICROS:
-            self._sweep_at = now + _SWEEP_MICROS
-            self._backend.transactions.sweep(leases.leases)
-            if self._topics_thread is None:
-                self._backend.maintain_topics(leases.leases)
-        return updates
+        for stream_key in self._unswept(due):
+            due.remove(stream_key)
+            self._deadlines[stream_key] = now + int(_POLL_SECONDS * 1e6)
+        return self._update(due) if due else []
+
+    def _sweep(self, now: int) -> None:
+        """Finish and abort transactions of the leased buckets, as far as due."""
+        leased = frozenset(self._bucket_leases.leases)
+        is_waiting = self._sweep_at is not None and 0 < self._sweep_at - now <= _SWEEP_MICROS
+        if is_waiting and leased <= self._swept:
+            return
+        self._sweep_at = now + _SWEEP_MICROS
+        self._swept = leased
+        self._backend.transactions.sweep(leased)
+        if self._topics_thread is None:
+            self._backend.maintain_topics(leased)
+
+    def _unswept(self, due: set[StreamKey]) -> list[StreamKey]:
+        """Return the keys of streams in Kafka whose requested commits the other thread has not tried to finish yet."""
+        if self._topics_thread is None or self._bucket_leases.leases.keys() <= self._topics_swept:
+            return []
+        streams = {stream_key: self._backend.catalog.find_id(stream_key[0]) for stream_key in due}
+        return [
+            stream_key
+            for stream_key, stream in streams.items()
+            if stream is not None and stream.log is not None and stream.bucket not in self._topics_swept
+        ]
 
     def _collect_changes(self, home: Home) -> None:
         """Add the streams and keys of the leased buckets that changed since the last round to `_due`."""
@@ -221,7 +247,11 @@ class Controller:
             self._stop_event.wait(pause)
 
     def _maintain_topics(self) -> float:
-        self._backend.maintain_topics(tuple(self._bucket_leases.leases))
+        leased = frozenset(self._bucket_leases.leases)
+        try:
+            self._backend.maintain_topics(leased)
+        finally:
+            self._topics_swept = leased
         return _TOPICS_SECONDS
 
     def _log_errors(self, action: Callable[[], float]) -> float | None:

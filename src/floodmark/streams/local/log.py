@@ -13,7 +13,7 @@ from floodmark.streams.definition import StreamInfo, check_not_sealed
 from floodmark.streams.events import Events, schema_of
 from floodmark.streams.layout.layout import Layout
 from floodmark.streams.local.catalog import Catalog
-from floodmark.streams.local.registry import check_instance
+from floodmark.streams.local.mark_batch import check_instance
 from floodmark.streams.local.tables import BATCHES, SEGMENTS, WRITERS
 from floodmark.streams.local.transactions import (
     claim_event_numbers,
@@ -133,7 +133,7 @@ class TableLog:
             if staged.events is not None:
                 first_number = claim_event_numbers(connection, stream, staged.writer, len(staged.events))
                 ends = append_rows(connection, current, staged.writer, first_number, staged.events)
-            mark_committed(connection, stream, transaction, ends)
+            mark_committed(connection, self._catalog, stream, transaction, staged.writer, ends)
             return ends
 
         return self._write_routed(stream, write)
