@@ -73,6 +73,43 @@ def _duration_refused(option: str, value: object, remedy: str) -> InvalidOption:
     )
 
 
+def past_time(stored: int, now: int) -> int:
+    """Return a stored time as it counts: a time in the future counts as now.
+
+    It was stored before the clock was set back, so how long ago that was is not known. It is also stored as now, where
+    it can be changed, so that a timeout ends at most once more its length after the clock was set back, not when the
+    clock has caught up. This is the one rule for comparing a stored time with the clock.
+
+    >>> past_time(70, now=100), past_time(3_700, now=100)
+    (70, 100)
+    """
+    return min(stored, now)
+
+
+class RewoundTimes:
+    """Stored times that cannot be changed, by name; one in the future counts as when it was first seen there.
+
+    >>> times = RewoundTimes()
+    >>> times.past("p0", 3_700, now=100), times.past("p0", 3_700, now=160), times.past("p0", 3_700, now=3_800)
+    (100, 100, 3700)
+    """
+
+    __slots__ = ("_seen",)
+
+    def __init__(self) -> None:
+        """Start without any."""
+        self._seen: dict[object, tuple[int, int]] = {}
+
+    def past(self, name: object, stored: int, now: int) -> int:
+        """Return the time as it counts; see `past_time`."""
+        if stored <= now:
+            self._seen.pop(name, None)
+            return stored
+        seen, seen_at = self._seen.get(name, (stored, now))
+        self._seen[name] = (stored, past_time(seen_at, now) if seen == stored else now)
+        return self._seen[name][1]
+
+
 _LONGEST_TTL: Final = 10**15
 
 

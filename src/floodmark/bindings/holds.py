@@ -15,6 +15,7 @@ from floodmark._util.times import Duration, duration_micros
 from floodmark.bindings.history import check_text
 from floodmark.bindings.sources import find_source
 from floodmark.bindings.tables import HOLDS, SOURCES
+from floodmark.bindings.timestamps import check_clock
 from floodmark.control import Home
 from floodmark.control.store.base import upsert_row
 from floodmark.errors import InvalidOption, TimestampNotValid, UnknownHold
@@ -121,10 +122,13 @@ def release_silent_holds(connection: Connection, row: Row[Any], now: int, age: i
     """Release holds on a source (whose row is locked) whose owners were silent for `age` or longer; return them."""
     if age is None:
         return ()
+    # If the clock was set back, count the silence of dead owners from now; see `past_time`.
+    of_source = HOLDS.c.source_id == row.source_id
+    connection.execute(update(HOLDS).where(of_source, HOLDS.c.heard_at > now).values(heard_at=now))
     silent = [hold for hold in load_holds(connection, row, upper=row.upper, now=now) if hold.silent_for >= age]
     if silent:
         holders = [hold.holder for hold in silent]
-        connection.execute(delete(HOLDS).where(HOLDS.c.source_id == row.source_id, HOLDS.c.holder.in_(holders)))
+        connection.execute(delete(HOLDS).where(of_source, HOLDS.c.holder.in_(holders)))
     return tuple(silent)
 
 
@@ -134,11 +138,12 @@ _H: Final = HOLDS.c
 class HoldStore:
     """The holds on the sources of a home."""
 
-    __slots__ = ("_failpoint", "_home")
+    __slots__ = ("_failpoint", "_home", "_own_clock")
 
-    def __init__(self, home: Home, failpoint: Callable[[str], None]) -> None:
+    def __init__(self, home: Home, own_clock: Callable[[], int], failpoint: Callable[[str], None]) -> None:
         """Read and write the holds of `home`."""
         self._home = home
+        self._own_clock = own_clock
         self._failpoint = failpoint
 
     def hold(self, source: str, holder: str, ts: int, kind: str) -> Hold:
@@ -193,7 +198,9 @@ class HoldStore:
         for name in names if source is None else [source]:
             with self._home.write() as connection:
                 row = find_source(connection, name, lock=True)
-                released += release_silent_holds(connection, row, self._home.now(connection), least)
+                now = self._home.now(connection)
+                check_clock(now, self._own_clock(), row.upper, name)
+                released += release_silent_holds(connection, row, now, least)
         return tuple(released)
 
     def list(self, source: str | None) -> tuple[Hold, ...]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
-from sqlalchemy import Connection
+from sqlalchemy import Column, Connection, select, update
 
 from floodmark.control.migrations.runner import is_home, migrate
 from floodmark.control.store.base import Store
@@ -156,6 +156,19 @@ class Home:
             return self._store.now(connection)
         with self.read() as reading:
             return self._store.now(reading)
+
+    def rewind_times(self, column: Column[Any], name: Column[Any]) -> None:
+        """Store the current time in place of later ones in a column, row by row; see `floodmark._util.times.past_time`.
+
+        `name` is the column that the rows are found by. Each row has a transaction of its own, to avoid deadlocks.
+        """
+        with self.read() as reading:
+            is_ahead = column > self.now(reading)
+            names = reading.execute(select(name).where(is_ahead)).scalars().all()
+        for value in names:
+            with self.write() as connection:
+                now = self.now(connection)
+                connection.execute(update(column.table).where(name == value, column > now).values({column: now}))
 
     def changes(self, *topics: str) -> dict[str, int]:
         """Return the change counters of these topics, or of all topics; see `announce_change`.

@@ -144,12 +144,14 @@ class Controller:
     def step(self) -> list[WatermarkUpdate]:
         """Do one round: maintain the leases, find changes, update the watermarks that are due; return the updates."""
         home, leases = self._backend.home, self._bucket_leases
-        self._now = now = home.now()
+        was, self._now = self._now, home.now()
+        now = self._now
         leases.keep(now)
         # Commits that a dead writer requested come first: the writer may time out in this round.
         self._sweep(now)
         self._collect_changes(home)
-        due = self._due | {stream_key for stream_key, at in self._deadlines.items() if at <= now}
+        # If the clock was set back, the deadlines are outdated.
+        due = self._due | {stream_key for stream_key, at in self._deadlines.items() if at <= now or now < was}
         self._due = set()
         for stream_key in self._unswept(due):
             due.remove(stream_key)

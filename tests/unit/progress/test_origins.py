@@ -359,3 +359,11 @@ def test_an_empty_batch_says_nothing_and_wakes_nobody() -> None:
     source.declare_idle("p0", now=1)
     assert source.events("p0", {"t": []}, now=2) == ()
     assert source.is_idle
+
+
+def test_after_the_clock_was_set_back_a_silent_origin_becomes_idle_once_its_time_is_over() -> None:
+    source = OriginWatermarks({"t": BoundedDisorder(0)}, origins=["p0"], now=3_600, idle=Idleness(timeout=5))
+    source.tick(100, caught_up=True)
+    assert source.activity()["p0"].state == "active"
+    source.tick(105, caught_up=True)
+    assert source.activity()["p0"].state == "idle"

@@ -135,7 +135,7 @@ class Transactions:
 
         Idempotent for the same times.
         """
-        self.decide(stream, transaction, CommitMarks(times), lambda connection: None)
+        self._store_request(stream, transaction, CommitMarks(times), lambda connection: None)
 
     def decide(
         self, stream: StreamInfo, transaction: str, marks: CommitMarks, also: Callable[[Connection], None]
@@ -144,6 +144,11 @@ class Transactions:
 
         If `also` raises, the commit is not requested. It is not called if the commit was requested before.
         """
+        self._store_request(stream, transaction, marks, also)
+
+    def _store_request(
+        self, stream: StreamInfo, transaction: str, marks: CommitMarks, also: Callable[[Connection], None]
+    ) -> None:
         try:
             with self._home.write() as connection:
                 if _is_requested(find_transaction(connection, stream, transaction, lock=True), marks):
