@@ -20,14 +20,27 @@ _DURATION_UNITS: Final = {
     "day": 86_400_000_000,
     "week": 604_800_000_000,
 }
+_SHORT_UNITS: Final = {
+    "us": "microsecond",
+    "ms": "millisecond",
+    "s": "second",
+    "sec": "second",
+    "m": "minute",
+    "min": "minute",
+    "h": "hour",
+    "d": "day",
+    "w": "week",
+}
+"""Short forms, in lower case only: an M could mean months."""
+_UNITS_SENTENCE: Final = f"The units are {', '.join(_DURATION_UNITS)}, or short {', '.join(_SHORT_UNITS)}."
 _DURATION_TERM: Final = re.compile(r"\s*(-?\d+)\s*([A-Za-z]+)\s*")
 
 
 def duration_micros(duration: Duration, option: str, *, least: int = 0) -> int:
     """Return a duration in microseconds, or raise an error.
 
-    >>> duration_micros("1 minute 30 seconds", "delay")
-    90000000
+    >>> duration_micros("1 minute 30 seconds", "delay"), duration_micros("1m 30s", "delay")
+    (90000000, 90000000)
     >>> duration_micros("10 secnds", "delay")
     Traceback (most recent call last):
     floodmark.errors.InvalidOption: delay is '10 secnds'. ... Did you mean 'second'? [invalid-option]
@@ -49,12 +62,12 @@ def _parse_duration(text: str, option: str) -> int:
         term = _DURATION_TERM.match(text, position)
         if term is None:
             raise _duration_refused(option, text, "Write a number and a unit, such as '10 seconds'.")
-        unit = term[2].lower().removesuffix("s")
+        unit = _SHORT_UNITS.get(term[2]) or term[2].lower().removesuffix("s")
         if unit not in _DURATION_UNITS:
             raise _duration_refused(
                 option,
                 text,
-                did_you_mean(unit, _DURATION_UNITS, otherwise=f"The units are {', '.join(_DURATION_UNITS)}."),
+                did_you_mean(unit, _DURATION_UNITS, otherwise=_UNITS_SENTENCE),
             )
         total += int(term[1]) * _DURATION_UNITS[unit]
         position = term.end()

@@ -41,16 +41,19 @@ class Home:
         self._is_closed = False
 
     @classmethod
-    def open(cls, where: str | Path | None = None, *, clock: Callable[[], int] | None = None) -> "Home":
+    def open(
+        cls, where: str | Path | None = None, *, clock: Callable[[], int] | None = None, patience: float = 0.0
+    ) -> "Home":
         """Open the home at `where`, creating it if it does not exist and migrating it if it is older.
 
         `where` is a directory, or the URL of an existing database, `postgresql://USER@HOST/DATABASE`. The default is
         the environment variable FLOODMARK_HOME, else `.floodmark` in the working directory. A test may pass a `clock`
-        that replaces the store's.
+        that replaces the store's. If a PostgreSQL server goes away later, each operation waits up to `patience` seconds
+        for its return before it fails.
         """
         location = _resolve_location(where)
         if isinstance(location, str):
-            return cls._open(PostgresStore(parse_postgres_url(location)), clock)
+            return cls._open(PostgresStore(parse_postgres_url(location), patience=patience), clock)
         try:
             location.mkdir(parents=True, exist_ok=True)
         except OSError as error:

@@ -117,10 +117,14 @@ class TableLog:
 
     def add(self, stream: StreamInfo, transaction: str, part: int, events: Events) -> None:
         """Stage events until their transaction is committed. Idempotent for each part."""
-        with self._home.write() as connection:
-            self._catalog.require(connection, stream)
-            find_open_transaction(connection, stream, transaction, self._home.now(connection))
-            stage_part(connection, stream, transaction, part, events)
+
+        def stage() -> None:
+            with self._home.write() as connection:
+                self._catalog.require(connection, stream)
+                find_open_transaction(connection, stream, transaction, self._home.now(connection))
+                stage_part(connection, stream, transaction, part, events)
+
+        retry_on_conflict(stage)
 
     def commit(self, stream: StreamInfo, transaction: str) -> dict[int, int]:
         """Append all events of a transaction, or none; return the new ends of their segments."""

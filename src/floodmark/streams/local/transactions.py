@@ -99,6 +99,10 @@ class Transactions:
         With an id from the caller the call is idempotent: the same author gets the same transaction again.
         """
         transaction_id = new_transaction_id() if transaction is None else check_id("transaction", transaction)
+        retry_on_conflict(lambda: self._begin(stream, author, timeout, transaction_id))
+        return transaction_id
+
+    def _begin(self, stream: StreamInfo, author: Author, timeout: int | None, transaction_id: str) -> None:
         with self._home.write() as connection:
             info = self._catalog.require(connection, stream)
             check_not_sealed(info)
@@ -123,7 +127,6 @@ class Transactions:
                         remedy="Leave the id out, or pass a random one such as uuid.uuid4().hex.",
                         transaction=transaction_id,
                     )
-        return transaction_id
 
     def state(self, stream: StreamInfo, transaction: str) -> TransactionState:
         """Return the state of a transaction."""
@@ -135,7 +138,7 @@ class Transactions:
 
         Idempotent for the same times.
         """
-        self._store_request(stream, transaction, CommitMarks(times), lambda connection: None)
+        retry_on_conflict(lambda: self._store_request(stream, transaction, CommitMarks(times), lambda connection: None))
 
     def decide(
         self, stream: StreamInfo, transaction: str, marks: CommitMarks, also: Callable[[Connection], None]
@@ -169,6 +172,9 @@ class Transactions:
 
     def finish(self, stream: StreamInfo, transaction: str) -> CommitResult:
         """Carry out a requested commit, after all earlier requests of its writer."""
+        return retry_on_conflict(lambda: self._finish(stream, transaction))
+
+    def _finish(self, stream: StreamInfo, transaction: str) -> CommitResult:
         while True:
             with self._home.read() as connection:
                 row = find_transaction(connection, stream, transaction)
@@ -205,6 +211,9 @@ class Transactions:
 
     def abort(self, stream: StreamInfo, transaction: str) -> None:
         """Abort a transaction. Idempotent."""
+        retry_on_conflict(lambda: self._abort_open(stream, transaction))
+
+    def _abort_open(self, stream: StreamInfo, transaction: str) -> None:
         state = self.state(stream, transaction)
         if state is TransactionState.ABORTED:
             return
