@@ -86,15 +86,17 @@ class LocalBackend:
         """Delete the topic of a deleted stream."""
         self._topics.remove(topic)
 
-    def maintain_topics(self, buckets: Collection[int]) -> None:
-        """Maintain the streams of these buckets whose events are in Kafka.
+    def maintain_topics(self, buckets: Collection[int]) -> bool:
+        """Maintain the streams of these buckets whose events are in Kafka; return whether the home has such streams.
 
         Finish writes and transactions that other, possibly dead, processes began, and publish new marks.
         """
-        if buckets and self.catalog.has_topics:
-            self.kafka_log.sweep(buckets)
-            self.transactions.sweep(buckets, in_topics=True)
-            self.marks_publisher.publish(buckets)
+        if not buckets or not self.catalog.has_topics:
+            return False
+        self.kafka_log.sweep(buckets)
+        self.transactions.sweep(buckets, in_topics=True)
+        self.marks_publisher.publish(buckets)
+        return True
 
     def news(self, subscription: Subscription, seconds: float) -> News:
         """Wait for something newer than the subscription."""
