@@ -153,6 +153,19 @@ UNITS_PER_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
+def as_utc(time: int) -> str:
+    """Return a time as date and time in UTC, or as a plain number if it is outside the years 1 to 9999.
+
+    >>> as_utc(1_700_000_000_000_000), as_utc(1_700_000_000_250_000), as_utc(2**62)
+    ('2023-11-14 22:13:20 UTC', '2023-11-14 22:13:20.250000 UTC', '4611686018427387904')
+    """
+    try:
+        moment = _EPOCH + timedelta(microseconds=time)
+    except OverflowError:
+        return str(time)
+    return f"{moment.replace(tzinfo=None).isoformat(sep=' ')} UTC"
+
+
 def time_in_unit(value: object, unit: str) -> int:
     """Return a time in the unit of its stream, rounded down, or raise an error.
 

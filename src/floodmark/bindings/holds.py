@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Row, and_, bindparam, delete, select, text, u
 
 from floodmark._util.ints import check_int64
 from floodmark._util.text import did_you_mean
-from floodmark._util.times import Duration, duration_micros
+from floodmark._util.times import Duration, as_utc, duration_micros
 from floodmark.bindings.history import check_text
 from floodmark.bindings.sources import find_source
 from floodmark.bindings.tables import HOLDS, SOURCES
@@ -34,7 +34,7 @@ class Hold:
     ...     "orders", "out", "sink", 500, taken_at=0, moved_at=0, heard_at=3, upper=900 * 10**6, now=900 * 10**6
     ... )
     >>> hold.warning
-    "The sink 'out' has held 'orders' at 500 for 900 s, and is 899 s behind."
+    "The sink 'out' has held 'orders' at 1970-01-01 00:00:00.000500 UTC for 900 s, and is 899 s behind."
     """
 
     source: str
@@ -77,7 +77,7 @@ class Hold:
         if not self.is_stalled:
             return None
         return (
-            f"The {self.kind} {self.holder!r} has held {self.source!r} at {self.ts} for "
+            f"The {self.kind} {self.holder!r} has held {self.source!r} at {as_utc(self.ts)} for "
             f"{self.unmoved_for // 10**6} s, and is {self.behind // 10**6} s behind."
         )
 
