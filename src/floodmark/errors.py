@@ -300,6 +300,14 @@ class UnknownWriter(UnknownName):
     """The stream has no writer with this id."""
 
 
+class StreamDiffers(StateError):
+    """The existing stream that create_stream(if_exists="open") found has another definition."""
+
+
+class MarkRefused(StateError):
+    """A mark of a writer that was opened with refused_marks="raise" was refused: its time or position went back."""
+
+
 class WriterClosed(StateError):
     """A closed writer was used again."""
 

@@ -20,14 +20,27 @@ _DURATION_UNITS: Final = {
     "day": 86_400_000_000,
     "week": 604_800_000_000,
 }
+_SHORT_UNITS: Final = {
+    "us": "microsecond",
+    "ms": "millisecond",
+    "s": "second",
+    "sec": "second",
+    "m": "minute",
+    "min": "minute",
+    "h": "hour",
+    "d": "day",
+    "w": "week",
+}
+"""Short forms, in lower case only: an M could mean months."""
+_UNITS_SENTENCE: Final = f"The units are {', '.join(_DURATION_UNITS)}, or short {', '.join(_SHORT_UNITS)}."
 _DURATION_TERM: Final = re.compile(r"\s*(-?\d+)\s*([A-Za-z]+)\s*")
 
 
 def duration_micros(duration: Duration, option: str, *, least: int = 0) -> int:
     """Return a duration in microseconds, or raise an error.
 
-    >>> duration_micros("1 minute 30 seconds", "delay")
-    90000000
+    >>> duration_micros("1 minute 30 seconds", "delay"), duration_micros("1m 30s", "delay")
+    (90000000, 90000000)
     >>> duration_micros("10 secnds", "delay")
     Traceback (most recent call last):
     floodmark.errors.InvalidOption: delay is '10 secnds'. ... Did you mean 'second'? [invalid-option]
@@ -49,12 +62,12 @@ def _parse_duration(text: str, option: str) -> int:
         term = _DURATION_TERM.match(text, position)
         if term is None:
             raise _duration_refused(option, text, "Write a number and a unit, such as '10 seconds'.")
-        unit = term[2].lower().removesuffix("s")
+        unit = _SHORT_UNITS.get(term[2]) or term[2].lower().removesuffix("s")
         if unit not in _DURATION_UNITS:
             raise _duration_refused(
                 option,
                 text,
-                did_you_mean(unit, _DURATION_UNITS, otherwise=f"The units are {', '.join(_DURATION_UNITS)}."),
+                did_you_mean(unit, _DURATION_UNITS, otherwise=_UNITS_SENTENCE),
             )
         total += int(term[1]) * _DURATION_UNITS[unit]
         position = term.end()
@@ -71,6 +84,43 @@ def _duration_refused(option: str, value: object, remedy: str) -> InvalidOption:
         option=option,
         value=value,
     )
+
+
+def past_time(stored: int, now: int) -> int:
+    """Return a stored time as it counts: a time in the future counts as now.
+
+    It was stored before the clock was set back, so how long ago that was is not known. It is also stored as now, where
+    it can be changed, so that a timeout ends at most once more its length after the clock was set back, not when the
+    clock has caught up. This is the one rule for comparing a stored time with the clock.
+
+    >>> past_time(70, now=100), past_time(3_700, now=100)
+    (70, 100)
+    """
+    return min(stored, now)
+
+
+class RewoundTimes:
+    """Stored times that cannot be changed, by name; one in the future counts as when it was first seen there.
+
+    >>> times = RewoundTimes()
+    >>> times.past("p0", 3_700, now=100), times.past("p0", 3_700, now=160), times.past("p0", 3_700, now=3_800)
+    (100, 100, 3700)
+    """
+
+    __slots__ = ("_seen",)
+
+    def __init__(self) -> None:
+        """Start without any."""
+        self._seen: dict[object, tuple[int, int]] = {}
+
+    def past(self, name: object, stored: int, now: int) -> int:
+        """Return the time as it counts; see `past_time`."""
+        if stored <= now:
+            self._seen.pop(name, None)
+            return stored
+        seen, seen_at = self._seen.get(name, (stored, now))
+        self._seen[name] = (stored, past_time(seen_at, now) if seen == stored else now)
+        return self._seen[name][1]
 
 
 _LONGEST_TTL: Final = 10**15
@@ -101,6 +151,19 @@ UNITS_PER_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000
 """How many of each unit make a second."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def as_utc(time: int) -> str:
+    """Return a time as date and time in UTC, or as a plain number if it is outside the years 1 to 9999.
+
+    >>> as_utc(1_700_000_000_000_000), as_utc(1_700_000_000_250_000), as_utc(2**62)
+    ('2023-11-14 22:13:20 UTC', '2023-11-14 22:13:20.250000 UTC', '4611686018427387904')
+    """
+    try:
+        moment = _EPOCH + timedelta(microseconds=time)
+    except OverflowError:
+        return str(time)
+    return f"{moment.replace(tzinfo=None).isoformat(sep=' ')} UTC"
 
 
 def time_in_unit(value: object, unit: str) -> int:

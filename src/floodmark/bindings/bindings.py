@@ -21,7 +21,7 @@ from floodmark.bindings.minting import (
     read_history_from,
 )
 from floodmark.bindings.sources import BindingSource, SourceStore, find_source
-from floodmark.bindings.timestamps import Proposal, Proposals
+from floodmark.bindings.timestamps import Proposal, Proposals, check_clock
 from floodmark.control import Home
 from floodmark.errors import MintLost
 
@@ -47,7 +47,7 @@ class Bindings:
     bound. Histories are cached, and only new rows are read again.
     """
 
-    __slots__ = ("_histories", "_holding", "_home", "_minting", "_sources")
+    __slots__ = ("_histories", "_holding", "_home", "_minting", "_own_clock", "_sources")
 
     def __init__(
         self,
@@ -64,7 +64,8 @@ class Bindings:
         self._home = home
         self._histories = HistoryCache()
         self._sources = SourceStore(home)
-        self._holding = HoldStore(home, failpoint)
+        self._own_clock = own_clock
+        self._holding = HoldStore(home, own_clock, failpoint)
         self._minting = Minter(home, self._histories, own_clock, failpoint)
 
     def register(self, source: str, *, kind: str, identity: JsonValue, **settings: Duration | None) -> BindingSource:
@@ -233,7 +234,10 @@ class Bindings:
         return self._holding.release(source, holder)
 
     def release_older_than(self, age: Duration, source: str | None = None) -> tuple[Hold, ...]:
-        """Release holds whose owners were silent for `age` or longer, on one source or on all; return them."""
+        """Release holds whose owners were silent for `age` or longer, on one source or on all; return them.
+
+        Refused with `ClockJumped` if the store's clock may have jumped forward, which would make all owners silent.
+        """
         return self._holding.release_older_than(age, source)
 
     def holds(self, source: str | None = None) -> tuple[Hold, ...]:
@@ -247,6 +251,8 @@ class Bindings:
     def compact(self, source: str) -> CompactionResult:
         """Compact timestamps that are not held and are older than the window; `tick` also does so.
 
+        Refused with `ClockJumped`, as `tick` is, if the store's clock may have jumped forward.
+
         >>> with Home.open(clock=lambda: 500_000) as home:
         ...     bindings = Bindings(home)
         ...     first = bindings.register("orders", kind="stream", identity=7, compaction_window="0 seconds").upper
@@ -257,7 +263,9 @@ class Bindings:
         with self._home.write() as connection:
             row = find_source(connection, source, lock=True)
             history = self._histories.read(connection, row)
-            result = compact_source(connection, row, row.upper, self._home.now(connection))
+            now = self._home.now(connection)
+            check_clock(now, self._own_clock(), row.upper, source)
+            result = compact_source(connection, row, row.upper, now)
         self._histories.keep(row.source_id, history.compact(result.since))
         return result
 

@@ -200,10 +200,13 @@ class AlignedReaders:
         """Return the lowest watermark of the other live readers that have unread rows; None if there is none."""
         others = ALIGNMENTS.c.alignment == self._name, ALIGNMENTS.c.member != member
         with self._home.read() as connection:
-            oldest = self._home.now(connection) - _SILENT_AFTER
-            lagging = (*others, ALIGNMENTS.c.heard_at >= oldest, ALIGNMENTS.c.is_caught_up == 0)
-            watermarks = connection.execute(select(ALIGNMENTS.c.watermark).where(*lagging)).scalars().all()
-        return min((watermark for watermark in watermarks if watermark is not None), default=None)
+            now = self._home.now(connection)
+            lagging = (*others, ALIGNMENTS.c.heard_at >= now - _SILENT_AFTER, ALIGNMENTS.c.is_caught_up == 0)
+            rows = connection.execute(select(ALIGNMENTS).where(*lagging)).all()
+        if any(row.heard_at > now for row in rows):
+            # The clock was set back: a dead reader must not hold the others until it has caught up.
+            self._home.rewind_times(ALIGNMENTS.c.heard_at, ALIGNMENTS.c.member)
+        return min((row.watermark for row in rows if row.watermark is not None), default=None)
 
 
 class QueryInputs:

@@ -11,10 +11,11 @@ from sqlalchemy import Connection, Row, and_, bindparam, delete, select, text, u
 
 from floodmark._util.ints import check_int64
 from floodmark._util.text import did_you_mean
-from floodmark._util.times import Duration, duration_micros
+from floodmark._util.times import Duration, as_utc, duration_micros
 from floodmark.bindings.history import check_text
 from floodmark.bindings.sources import find_source
 from floodmark.bindings.tables import HOLDS, SOURCES
+from floodmark.bindings.timestamps import check_clock
 from floodmark.control import Home
 from floodmark.control.store.base import upsert_row
 from floodmark.errors import InvalidOption, TimestampNotValid, UnknownHold
@@ -33,7 +34,7 @@ class Hold:
     ...     "orders", "out", "sink", 500, taken_at=0, moved_at=0, heard_at=3, upper=900 * 10**6, now=900 * 10**6
     ... )
     >>> hold.warning
-    "The sink 'out' has held 'orders' at 500 for 900 s, and is 899 s behind."
+    "The sink 'out' has held 'orders' at 1970-01-01 00:00:00.000500 UTC for 900 s, and is 899 s behind."
     """
 
     source: str
@@ -76,7 +77,7 @@ class Hold:
         if not self.is_stalled:
             return None
         return (
-            f"The {self.kind} {self.holder!r} has held {self.source!r} at {self.ts} for "
+            f"The {self.kind} {self.holder!r} has held {self.source!r} at {as_utc(self.ts)} for "
             f"{self.unmoved_for // 10**6} s, and is {self.behind // 10**6} s behind."
         )
 
@@ -121,10 +122,13 @@ def release_silent_holds(connection: Connection, row: Row[Any], now: int, age: i
     """Release holds on a source (whose row is locked) whose owners were silent for `age` or longer; return them."""
     if age is None:
         return ()
+    # If the clock was set back, count the silence of dead owners from now; see `past_time`.
+    of_source = HOLDS.c.source_id == row.source_id
+    connection.execute(update(HOLDS).where(of_source, HOLDS.c.heard_at > now).values(heard_at=now))
     silent = [hold for hold in load_holds(connection, row, upper=row.upper, now=now) if hold.silent_for >= age]
     if silent:
         holders = [hold.holder for hold in silent]
-        connection.execute(delete(HOLDS).where(HOLDS.c.source_id == row.source_id, HOLDS.c.holder.in_(holders)))
+        connection.execute(delete(HOLDS).where(of_source, HOLDS.c.holder.in_(holders)))
     return tuple(silent)
 
 
@@ -134,11 +138,12 @@ _H: Final = HOLDS.c
 class HoldStore:
     """The holds on the sources of a home."""
 
-    __slots__ = ("_failpoint", "_home")
+    __slots__ = ("_failpoint", "_home", "_own_clock")
 
-    def __init__(self, home: Home, failpoint: Callable[[str], None]) -> None:
+    def __init__(self, home: Home, own_clock: Callable[[], int], failpoint: Callable[[str], None]) -> None:
         """Read and write the holds of `home`."""
         self._home = home
+        self._own_clock = own_clock
         self._failpoint = failpoint
 
     def hold(self, source: str, holder: str, ts: int, kind: str) -> Hold:
@@ -193,7 +198,9 @@ class HoldStore:
         for name in names if source is None else [source]:
             with self._home.write() as connection:
                 row = find_source(connection, name, lock=True)
-                released += release_silent_holds(connection, row, self._home.now(connection), least)
+                now = self._home.now(connection)
+                check_clock(now, self._own_clock(), row.upper, name)
+                released += release_silent_holds(connection, row, now, least)
         return tuple(released)
 
     def list(self, source: str | None) -> tuple[Hold, ...]:

@@ -6,11 +6,11 @@ from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+from floodmark._util.times import as_utc
 from floodmark.cli.output import (
     NO_VALUE,
     as_age,
     as_duration,
-    as_utc,
     make_console,
     make_table,
     print_facts,

@@ -123,7 +123,7 @@ def _list_origins(answer: "QueryAnswer", *, as_json: bool) -> None:
         ]
         print_json({"now": answer.now, "query_id": answer.query.query_id, "columns": columns})
         return
-    from floodmark.cli.output import as_utc
+    from floodmark._util.times import as_utc
     from floodmark.cli.why import origins_table
 
     console = make_console()

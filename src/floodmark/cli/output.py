@@ -6,8 +6,9 @@ Every command imports this module, so it imports rich inside functions.
 import json
 import sys
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
+
+from floodmark._util.times import as_utc
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,21 +27,7 @@ def print_json(value: object) -> None:
     print(json.dumps(value, indent=2))
 
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _DURATION_UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
-
-
-def as_utc(time: int) -> str:
-    """Return a time as date and time in UTC, or as a plain number if it is outside the years 1 to 9999.
-
-    >>> as_utc(1_700_000_000_000_000), as_utc(1_700_000_000_250_000), as_utc(2**62)
-    ('2023-11-14 22:13:20 UTC', '2023-11-14 22:13:20.250000 UTC', '4611686018427387904')
-    """
-    try:
-        moment = _EPOCH + timedelta(microseconds=time)
-    except OverflowError:
-        return str(time)
-    return f"{moment.replace(tzinfo=None).isoformat(sep=' ')} UTC"
 
 
 def without_zone(time: int) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from floodmark._util.times import as_utc
 from floodmark.cli.output import (
     NO_VALUE,
     as_age,
@@ -53,7 +54,7 @@ def run_sinks(arguments: argparse.Namespace, now: int) -> None:
             else:
                 print(f"Dropped: {arguments.sink}. The rows it has written stay.")
                 for hold in holds:
-                    print(f"Released: its hold on {hold.source} at {hold.ts}.")
+                    print(f"Released: its hold on {hold.source} at {as_utc(hold.ts)}.")
         else:
             sentences, info = sinks.explain(arguments.sink), sinks.get(arguments.sink)
             if arguments.json:

@@ -14,12 +14,12 @@ from rich.table import Table
 from rich.text import Text
 
 from floodmark._util.codec import JsonValue, open_snapshot
+from floodmark._util.times import as_utc
 from floodmark.cli.output import (
     NO_VALUE,
     as_age,
     as_clock,
     as_duration,
-    as_utc,
     make_console,
     make_table,
     print_facts,

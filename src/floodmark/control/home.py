@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
-from sqlalchemy import Connection
+from sqlalchemy import Column, Connection, select, update
 
 from floodmark.control.migrations.runner import is_home, migrate
 from floodmark.control.store.base import Store
@@ -41,17 +41,20 @@ class Home:
         self._is_closed = False
 
     @classmethod
-    def open(cls, where: str | Path | None = None, *, clock: Callable[[], int] | None = None) -> "Home":
+    def open(
+        cls, where: str | Path | None = None, *, clock: Callable[[], int] | None = None, patience: float = 0.0
+    ) -> "Home":
         """Open the home at `where`, creating it if it does not exist and migrating it if it is older.
 
         `where` is a directory, or the URL of an existing database, `postgresql://USER@HOST/DATABASE`. The default is
         the environment variable FLOODMARK_HOME, else `.floodmark` in the working directory. Other users have no access
-        to the directory: several of them share a home through a service, or in PostgreSQL. A test may pass a `clock`
-        that replaces the store's.
+        to the directory: several of them share a home through a service, or in PostgreSQL. If a PostgreSQL server goes
+        away later, each operation waits up to `patience` seconds for its return before it fails. A test may pass a
+        `clock` that replaces the store's.
         """
         location = _resolve_location(where)
         if isinstance(location, str):
-            return cls._open(PostgresStore(parse_postgres_url(location)), clock)
+            return cls._open(PostgresStore(parse_postgres_url(location), patience=patience), clock)
         try:
             create_home_file(location)
         except OSError as error:
@@ -165,6 +168,19 @@ class Home:
             return self._store.now(connection)
         with self.read() as reading:
             return self._store.now(reading)
+
+    def rewind_times(self, column: Column[Any], name: Column[Any]) -> None:
+        """Store the current time in place of later ones in a column, row by row; see `floodmark._util.times.past_time`.
+
+        `name` is the column that the rows are found by. Each row has a transaction of its own, to avoid deadlocks.
+        """
+        with self.read() as reading:
+            is_ahead = column > self.now(reading)
+            names = reading.execute(select(name).where(is_ahead)).scalars().all()
+        for value in names:
+            with self.write() as connection:
+                now = self.now(connection)
+                connection.execute(update(column.table).where(name == value, column > now).values({column: now}))
 
     def changes(self, *topics: str) -> dict[str, int]:
         """Return the change counters of these topics, or of all topics; see `announce_change`.

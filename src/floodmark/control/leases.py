@@ -50,7 +50,7 @@ class Leases:
     call `check`, which raises `LeaseLost`.
 
     Only the store's clock counts, read inside the transaction. If that clock is set back, an abandoned lease expires
-    one `ttl` after the next attempt to acquire it, not when the clock has caught up.
+    one `ttl` after the next call of `acquire` or `held`, not when the clock has caught up.
     """
 
     __slots__ = ("_home",)
@@ -141,7 +141,9 @@ class Leases:
         with self._home.read() as connection:
             rows = connection.execute(select(LEASES).where(has_prefix, LEASES.c.owner.is_not(None))).all()
             now = self._home.now(connection)
-        leases = (Lease(row.name, row.owner, row.token, row.ttl, row.renewed_at) for row in rows)
+        leases = [Lease(row.name, row.owner, row.token, row.ttl, row.renewed_at) for row in rows]
+        if any(lease.renewed_at > now for lease in leases):
+            self._home.rewind_times(LEASES.c.renewed_at, LEASES.c.name)
         return tuple(sorted((lease for lease in leases if now < lease.expires_at), key=lambda lease: lease.name))
 
     @staticmethod

@@ -7,7 +7,7 @@ from uuid import uuid4
 from sqlalchemy import Connection, and_, delete, select, update
 
 from floodmark._util.names import check_id
-from floodmark._util.times import check_ttl
+from floodmark._util.times import check_ttl, past_time
 from floodmark.control.home import Home
 from floodmark.control.store.base import upsert_row
 from floodmark.control.store.change_counters import announce_change
@@ -88,9 +88,6 @@ class Members:
                     member=member.name,
                     instance=member.instance,
                 )
-            ahead = connection.execute(select(MEMBERS).where(MEMBERS.c.beat_at > now)).all()
-        for other in ahead:
-            self._reset_beat(Member(*other), now)
         return replace(member, beat_at=now)
 
     def leave(self, member: Member) -> bool:
@@ -102,19 +99,18 @@ class Members:
         return has_left
 
     def alive(self) -> tuple[Member, ...]:
-        """Return the live members, sorted by name."""
+        """Return the live members, sorted by name.
+
+        If the clock was set back, a dead member expires one `ttl` after the next call.
+        """
         with self._home.read() as connection:
             rows = connection.execute(select(MEMBERS)).all()
             now = self._home.now(connection)
-        members = (Member(*row) for row in rows)
-        live = (member for member in members if now < member.beat_at + member.ttl)
+        members = [Member(*row) for row in rows]
+        if any(member.beat_at > now for member in members):
+            self._home.rewind_times(MEMBERS.c.beat_at, MEMBERS.c.name)
+        live = (member for member in members if now < past_time(member.beat_at, now) + member.ttl)
         return tuple(sorted(live, key=lambda member: member.name))
-
-    def _reset_beat(self, other: Member, now: int) -> None:
-        """Reset a heartbeat in the future, left by a clock that was set back, so that a dead member can expire."""
-        with self._home.write() as connection:
-            unchanged = and_(_matches(other), MEMBERS.c.beat_at == other.beat_at)
-            connection.execute(update(MEMBERS).where(unchanged).values(beat_at=now))
 
 
 def _delete_expired(connection: Connection, now: int) -> None:

@@ -273,6 +273,8 @@ class OriginWatermarks:
         signals: list[Signal] = []
         for origin, times in watermarks.items():
             state = self._origins[origin]
+            # If the clock was set back, count the silence from now.
+            state.last_heard = min(state.last_heard, now)
             signals += self._advance(origin, times, now)
             is_caught_up = caught_up if isinstance(caught_up, bool) else origin in caught_up
             if is_caught_up and self._idleness.is_timed_out(state.last_heard, now):

@@ -61,7 +61,8 @@ def serve(
 
     old_handlers = {number: signal.signal(number, stop) for number in _SIGNALS}
     try:
-        with connect(home, controller=False, log=log) as local:
+        # Without patience: clients of the service wait themselves, and may turn to another one.
+        with connect(home, controller=False, log=log, patience="0 seconds") as local:
             controller = Controller(local, ttl=ttl)
             local.local.on_wake = controller.wake
             with controller, Service(local, host=host, port=port, tls=tls, limits=limits) as service:

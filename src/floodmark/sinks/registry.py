@@ -6,6 +6,7 @@ from typing import Any, Final
 from sqlalchemy import BigInteger, Column, Connection, Row, Table, Text, delete, select, update
 
 from floodmark._util.text import did_you_mean
+from floodmark._util.times import as_utc
 from floodmark.bindings import Bindings, Hold
 from floodmark.bindings.coordination import QueryReaders
 from floodmark.bindings.offsets import source_of_key
@@ -174,9 +175,10 @@ class Sinks:
         for key, offset in sorted(progress.ends.items()):
             source = source_of_key(key)
             upper, hold = uppers.get(source), held.get(source)
-            behind = "which is not known to this home" if upper is None else f"of which {upper} is open"
-            keeps = "holds nothing of it" if hold is None else f"holds it at {hold.ts}"
-            lines.append(f"Of {source!r}, {behind}, it has written up to {offset.ts}, and {keeps}.")
+            behind = "which is not known to this home" if upper is None else f"of which {as_utc(upper)} is open"
+            keeps = "holds nothing of it" if hold is None else f"holds it at {as_utc(hold.ts)}"
+            written = "nothing" if offset.ts is None else f"up to {as_utc(offset.ts)}"
+            lines.append(f"Of {source!r}, {behind}, it has written {written}, and {keeps}.")
             if hold is not None and hold.warning is not None:
                 lines.append(hold.warning)
         return tuple(lines)

@@ -59,8 +59,8 @@ class LocalBackend:
         self.catalog = Catalog(home, self)
         self._tables = TableLog(home, self.catalog)
         self.log = RoutedLog(self._tables, lambda: self.kafka_log)
-        self.registry = Registry(home, self.catalog, self.log)
-        self.transactions = Transactions(home, self.catalog, self.log, self.registry)
+        self.transactions = Transactions(home, self.catalog, self.log)
+        self.registry = Registry(home, self.catalog, self.log, self.transactions)
         self.groups = GroupStore(home, self.catalog, self.log)
         self.table_retention = TableRetention(home, self.catalog, failpoint)
         self.on_wake: Callable[[], None] = lambda: None
@@ -97,18 +97,20 @@ class LocalBackend:
         """Delete the topic of a deleted stream."""
         self._topics.remove(topic)
 
-    def maintain_topics(self, buckets: Collection[int]) -> None:
-        """Maintain the streams of these buckets whose events are in Kafka.
+    def maintain_topics(self, buckets: Collection[int]) -> bool:
+        """Maintain the streams of these buckets whose events are in Kafka; return whether the home has such streams.
 
         Finish writes and transactions that other, possibly dead, processes began, publish new marks, and remove old
         events.
         """
-        if buckets and self.catalog.has_topics:
-            self.kafka_log.sweep(buckets)
-            self.transactions.sweep(buckets, in_topics=True)
-            self.marks_publisher.publish(buckets)
-            self.marks_publisher.trim(buckets)
-            self.kafka_retention.sweep(buckets)
+        if not buckets or not self.catalog.has_topics:
+            return False
+        self.kafka_log.sweep(buckets)
+        self.transactions.sweep(buckets, in_topics=True)
+        self.marks_publisher.publish(buckets)
+        self.marks_publisher.trim(buckets)
+        self.kafka_retention.sweep(buckets)
+        return True
 
     def news(self, subscription: Subscription, seconds: float) -> News:
         """Wait for something newer than the subscription."""

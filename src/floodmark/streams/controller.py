@@ -11,6 +11,7 @@ import threading
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from time import monotonic
 from types import TracebackType
 from typing import Final, Protocol
 
@@ -25,16 +26,21 @@ from floodmark.streams.backend import LocalBackend
 from floodmark.streams.definition import BUCKETS, assign_buckets
 from floodmark.streams.local.catalog import marks_counter
 from floodmark.streams.local.tables import KEYS
-from floodmark.streams.local.watermarks import WatermarkUpdate, update_watermarks
+from floodmark.streams.local.watermarks import WatermarkUpdate, entries_counter, update_watermarks
 from floodmark.streams.ports import StreamKey
 
 _POLL_SECONDS: Final = 0.01
 """How often changes by other processes are polled; writers of this process wake the controller at once."""
+_QUIET_POLL_SECONDS: Final = 0.25
+_QUIET_AFTER_SECONDS: Final = 1.0
+"""After so long without a change, changes are polled less often, so that an idle process needs little of the CPU."""
 _SWEEP_MICROS: Final = 1_000_000
 """How often expired transactions are aborted, and old events removed."""
 _ERROR_PAUSE_SECONDS: Final = 0.5
 _TOPICS_SECONDS: Final = 0.1
-"""How often the streams in Kafka are maintained."""
+"""How often new marks of streams in Kafka are looked for."""
+_TOPICS_SWEEP_SECONDS: Final = 1.0
+"""How often the streams in Kafka are maintained without new marks."""
 
 _LOG: Final = logging.getLogger("floodmark.streams")
 
@@ -64,6 +70,7 @@ class Controller:
     __slots__ = (
         "_backend",
         "_bucket_leases",
+        "_changed_at",
         "_counters",
         "_deadlines",
         "_due",
@@ -72,7 +79,11 @@ class Controller:
         "_now",
         "_stop_event",
         "_sweep_at",
+        "_swept",
         "_thread",
+        "_topics_counters",
+        "_topics_due_at",
+        "_topics_swept",
         "_topics_thread",
         "_wake_event",
     )
@@ -93,6 +104,11 @@ class Controller:
         self._deadlines: dict[StreamKey, int] = {}
         self._due: set[StreamKey] = set()
         self._sweep_at: int | None = None
+        self._swept: frozenset[int] = frozenset()
+        self._changed_at = 0.0
+        self._topics_swept: frozenset[int] = frozenset()
+        self._topics_counters: dict[str, int] = {}
+        self._topics_due_at = 0.0
         self._now = 0
         self._wake_event = threading.Event()
         self._stop_event = threading.Event()
@@ -140,19 +156,43 @@ class Controller:
     def step(self) -> list[WatermarkUpdate]:
         """Do one round: maintain the leases, find changes, update the watermarks that are due; return the updates."""
         home, leases = self._backend.home, self._bucket_leases
-        self._now = now = home.now()
+        was, self._now = self._now, home.now()
+        now = self._now
         leases.keep(now)
+        # Commits that a dead writer requested come first: the writer may time out in this round.
+        self._sweep(now)
         self._collect_changes(home)
-        due = self._due | {stream_key for stream_key, at in self._deadlines.items() if at <= now}
+        # If the clock was set back, the deadlines are outdated.
+        due = self._due | {stream_key for stream_key, at in self._deadlines.items() if at <= now or now < was}
         self._due = set()
-        updates = self._update(due) if due else []
-        if self._sweep_at is None or not 0 < self._sweep_at - now <= _SWEEP_MICROS:
-            self._sweep_at = now + _SWEEP_MICROS
-            self._backend.transactions.sweep(leases.leases)
-            self._backend.table_retention.sweep(leases.leases)
-            if self._topics_thread is None:
-                self._backend.maintain_topics(leases.leases)
-        return updates
+        for stream_key in self._unswept(due):
+            due.remove(stream_key)
+            self._deadlines[stream_key] = now + int(_POLL_SECONDS * 1e6)
+        return self._update(due) if due else []
+
+    def _sweep(self, now: int) -> None:
+        """Finish and abort transactions of the leased buckets, and remove their old events, as far as due."""
+        leased = frozenset(self._bucket_leases.leases)
+        is_waiting = self._sweep_at is not None and 0 < self._sweep_at - now <= _SWEEP_MICROS
+        if is_waiting and leased <= self._swept:
+            return
+        self._sweep_at = now + _SWEEP_MICROS
+        self._swept = leased
+        self._backend.transactions.sweep(leased)
+        self._backend.table_retention.sweep(leased)
+        if self._topics_thread is None:
+            self._backend.maintain_topics(leased)
+
+    def _unswept(self, due: set[StreamKey]) -> list[StreamKey]:
+        """Return the keys of streams in Kafka whose requested commits the other thread has not tried to finish yet."""
+        if self._topics_thread is None or self._bucket_leases.leases.keys() <= self._topics_swept:
+            return []
+        streams = {stream_key: self._backend.catalog.find_id(stream_key[0]) for stream_key in due}
+        return [
+            stream_key
+            for stream_key, stream in streams.items()
+            if stream is not None and stream.log is not None and stream.bucket not in self._topics_swept
+        ]
 
     def _collect_changes(self, home: Home) -> None:
         """Add the streams and keys of the leased buckets that changed since the last round to `_due`."""
@@ -193,25 +233,33 @@ class Controller:
         return updates
 
     def _wait_seconds(self) -> float:
+        """Return how long no round is needed, unless something changes."""
         if self._due:
             return 0.0
-        if not self._deadlines:
-            return _POLL_SECONDS
-        until = (min(self._deadlines.values()) - self._now) / 1e6
-        return min(max(until, 0.0005), _POLL_SECONDS)
+        next_rounds = [*self._deadlines.values(), self._bucket_leases.next_at, self._now + _SWEEP_MICROS]
+        return max((min(next_rounds) - self._now) / 1e6, 0.0005)
 
     def _run(self) -> None:
         while not self._is_stopping:
             self._wake_event.clear()
-            pause = self._log_errors(self._step_and_pause)
+            pause = self._log_errors(self._step_and_wait)
             if pause is None:
                 return
             self._wake_event.wait(pause)
         self._release_leases()
 
-    def _step_and_pause(self) -> float:
+    def _step_and_wait(self) -> float:
+        """Do one round, and wait until the next one is due, a writer of this process reports, or a counter moves."""
         self.step()
-        return self._wait_seconds()
+        seen = {**self._counters, **self._bucket_leases.counters}
+        due_at = monotonic() + self._wait_seconds()
+        while (left := due_at - monotonic()) > 0:
+            is_quiet = monotonic() - self._changed_at > _QUIET_AFTER_SECONDS
+            is_awake = self._wake_event.wait(min(left, _QUIET_POLL_SECONDS if is_quiet else _POLL_SECONDS))
+            if is_awake or self._backend.home.changes(*seen) != seen:
+                self._changed_at = monotonic()
+                break
+        return 0.0
 
     def _run_topics(self) -> None:
         """Maintain the streams in Kafka. A thread of its own keeps the rounds going while Kafka is unavailable."""
@@ -222,7 +270,21 @@ class Controller:
             self._stop_event.wait(pause)
 
     def _maintain_topics(self) -> float:
-        self._backend.maintain_topics(tuple(self._bucket_leases.leases))
+        leased = frozenset(self._bucket_leases.leases)
+        counters = self._backend.home.changes(*map(entries_counter, leased)) if leased else {}
+        is_due = monotonic() >= self._topics_due_at or leased != self._topics_swept
+        if is_due or counters != self._topics_counters:
+            self._topics_due_at = monotonic() + _TOPICS_SWEEP_SECONDS
+            self._topics_counters = counters
+            try:
+                has_topics = self._backend.maintain_topics(leased)
+            except BaseException:
+                self._topics_due_at = 0.0
+                raise
+            finally:
+                self._topics_swept = leased
+            if leased and not has_topics:
+                return _TOPICS_SWEEP_SECONDS
         return _TOPICS_SECONDS
 
     def _log_errors(self, action: Callable[[], float]) -> float | None:
@@ -272,7 +334,14 @@ class BucketLeases:
     _member: Member | None = None
     _beat_at: int | None = None
     _rebalance_at: int | None = None
-    _counters: dict[str, int] = field(default_factory=dict)
+    counters: dict[str, int] = field(default_factory=dict)
+    """The change counters of members and leases at the last rebalancing."""
+
+    @property
+    def next_at(self) -> int:
+        """When `keep` has something to do next, if the counters do not move."""
+        due = [self._rebalance_at, None if self._beat_at is None else self._beat_at + self.ttl // 3]
+        return min((at for at in due if at is not None), default=0)
 
     def keep(self, now: int) -> None:
         """Send a heartbeat, renew the leases and rebalance the buckets, as far as due."""
@@ -280,10 +349,10 @@ class BucketLeases:
             self._beat(now)
         counters = self.home.changes(MEMBERS_TOPIC, LEASES_TOPIC)
         is_waiting = self._rebalance_at is not None and 0 < self._rebalance_at - now <= self.ttl
-        if counters == self._counters and is_waiting:
+        if counters == self.counters and is_waiting:
             return
         # Store the counters first: a change during the rebalancing then starts another one.
-        self._counters = counters
+        self.counters = counters
         self._rebalance(now)
 
     def drop_lost(self) -> None:

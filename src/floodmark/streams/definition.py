@@ -19,6 +19,7 @@ from floodmark.errors import (
     InvalidOption,
     InvalidValue,
     SchemaChangeRefused,
+    StreamDiffers,
     StreamSealed,
     UnknownColumn,
     UnknownKey,
@@ -461,3 +462,35 @@ def check_writer_id(writer: object) -> str:
 
 ANONYMOUS_PREFIX: Final = "~"
 """The prefix of the generated ids of anonymous writers."""
+
+
+def check_same_definition(existing: StreamInfo, settings: StreamSettings, segments: int) -> None:
+    """Raise `StreamDiffers` if an existing stream has other settings, or was created with other segments.
+
+    >>> stream = StreamInfo(7, "s", 0, make_settings(), Layout.create(1), False, 1, 0)
+    >>> check_same_definition(stream, make_settings(unit="ms"), 2)
+    Traceback (most recent call last):
+    floodmark.errors.StreamDiffers: The stream 's' exists with unit 'us', not 'ms'; segments 1, not 2. ...
+    """
+    found = {**_described(existing.settings), "segments": len(existing.layout.segments_of(0))}
+    wanted = {**_described(settings), "segments": segments}
+    differences = {name: (found[name], wanted[name]) for name in found if found[name] != wanted[name]}
+    if differences:
+        shown = "; ".join(f"{name} {before!r}, not {after!r}" for name, (before, after) in differences.items())
+        raise StreamDiffers(
+            f"The stream {existing.name!r} exists with {shown}.",
+            rule="With if_exists='open' an existing stream is opened only if its definition is the same.",
+            remedy="Open it with stream(), change its settings with alter(), or create a stream with another name.",
+            stream=existing.name,
+            differences=differences,
+        )
+
+
+def _described(settings: StreamSettings) -> dict[str, Any]:
+    """Return the settings as they are compared and shown; the schema as text."""
+    schema = None if settings.schema is None else ", ".join(map(_described_field, settings.schema))
+    return {**settings.save(), "schema": schema, "time_columns": dict(settings.time_columns)}
+
+
+def _described_field(field: Any) -> str:
+    return f"{field.name} {field.type}{'' if field.nullable else ' not null'}"

@@ -7,13 +7,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
-from floodmark._util.times import Duration
+from floodmark._util.options import require_one_of
+from floodmark._util.times import Duration, duration_micros
 from floodmark.control import Home
 from floodmark.control.home import HOME_VARIABLE
-from floodmark.errors import HomeUnusable, InvalidOption
+from floodmark.errors import HomeUnusable, InvalidOption, StreamExists
 from floodmark.streams.backend import LocalBackend
 from floodmark.streams.controller import Controller
-from floodmark.streams.definition import TimeColumns, make_settings
+from floodmark.streams.definition import TimeColumns, check_same_definition, make_settings
 from floodmark.streams.groups.requests import GroupRef
 from floodmark.streams.ports import Backend
 from floodmark.streams.readers.group import GroupBounds, ReaderGroup, create_group
@@ -32,6 +33,7 @@ def connect(
     ca: str | Path | None = None,
     log: str | None = None,
     log_options: Mapping[str, str] | None = None,
+    patience: Duration = "30 seconds",
 ) -> "StreamHome":
     """Open a home, which keeps streams, their watermarks and reader groups.
 
@@ -55,6 +57,8 @@ def connect(
             streams stay where they are, and are found without this option.
         log_options: Options of the Kafka client such as `kafka.sasl.password`. Each may also be set by an environment
             variable such as FLOODMARK_KAFKA_SASL_PASSWORD. They are not stored in the home.
+        patience: How long an operation waits for a PostgreSQL server that went away, for example to restart, before it
+            fails with `HomeUnusable`.
     """
     address = location or os.environ.get(HOME_VARIABLE)
     if isinstance(address, str) and address.lower().startswith(("http://", "https://")):
@@ -66,7 +70,7 @@ def connect(
     _check_unused(address, token=token, ca=ca)
     log_url = log or os.environ.get(LOG_VARIABLE)
     servers = None if not log_url else _servers_of(log_url, log_options)
-    home = Home.open(location, clock=clock)
+    home = Home.open(location, clock=clock, patience=duration_micros(patience, "patience") / 1e6)
     return StreamHome(LocalBackend(home, log=servers, log_options=log_options), controller=controller)
 
 
@@ -122,6 +126,8 @@ class StreamHome:
         time_columns: TimeColumns | None = None,
         unit: str = "us",
         retention_bytes: int | None = None,
+        *,
+        if_exists: str = "fail",
         **durations: Duration | None,
     ) -> Stream:
         """Create a stream.
@@ -138,6 +144,9 @@ class StreamHome:
                 keys. The first one is the default key. Without them the stream has one time key, "time".
             unit: The unit of event times: "s", "ms", "us" or "ns".
             retention_bytes: Remove the oldest events as long as the rest has at least this many bytes; see `retention`.
+            if_exists: "fail" raises `StreamExists` if there is a stream with this name. "open" returns it, if it has
+                the same definition; if not, `StreamDiffers` names the differences. The number of segments is compared
+                with that at its creation.
             **durations: Each as text such as "10 seconds", or as a timedelta:
 
                 - `writer_timeout` ("1 minute"): how long the watermark waits for a writer that does not note time.
@@ -151,10 +160,18 @@ class StreamHome:
                 - `forget_after` (None: forever): how long the record of a timed-out writer is kept.
                 - `transaction_timeout` ("1 minute"): open transactions are aborted after this time.
         """
+        require_one_of("if_exists", if_exists, ("fail", "open"))
         settings = make_settings(
             schema=schema, time_columns=time_columns, unit=unit, retention_bytes=retention_bytes, **durations
         )
-        return Stream(self._backend, self._backend.catalog.create(name, settings, segments))
+        try:
+            return Stream(self._backend, self._backend.catalog.create(name, settings, segments))
+        except StreamExists:
+            if if_exists == "fail":
+                raise
+        existing = self._backend.catalog.find(name)
+        check_same_definition(existing, settings, segments)
+        return Stream(self._backend, existing)
 
     def stream(self, name: str) -> Stream:
         """Return the stream with that name, or raise `UnknownStream`.

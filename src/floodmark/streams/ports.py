@@ -7,7 +7,7 @@ behind a service). `StreamLog` is implemented by `local.log` (events in the home
 import enum
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from floodmark.errors import FloodmarkError
@@ -164,10 +164,20 @@ class TransactionState(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """The result of a commit: the end of its events in each segment, and the outcome of its mark, if it had a time."""
+    """The result of a commit: the end of its events in each segment, and the outcome of the mark of each key.
+
+    >>> CommitResult({0: 7}, {"at": MarkOutcome.ACCEPTED}).outcome
+    <MarkOutcome.ACCEPTED: 'accepted'>
+    """
 
     position: Position
-    outcome: MarkOutcome | None
+    outcomes: Mapping[str, MarkOutcome] = field(default_factory=dict)
+
+    @property
+    def outcome(self) -> MarkOutcome | None:
+        """Accepted if all marks were accepted, else the outcome of the first that was refused; None without a mark."""
+        refused = (outcome for outcome in self.outcomes.values() if outcome is not MarkOutcome.ACCEPTED)
+        return next(refused, MarkOutcome.ACCEPTED) if self.outcomes else None
 
 
 def new_transaction_id() -> str:
@@ -204,16 +214,25 @@ class WriterRegistry(Protocol):
     """The writers of streams, and their marks."""
 
     def open(self, stream: StreamInfo, writer: str | None, keys: Iterable[str]) -> OpenedWriter:
-        """Open a writer as a new instance, which fences earlier instances. Without an id the writer is anonymous."""
+        """Open a writer as a new instance, which fences earlier instances. Without an id the writer is anonymous.
+
+        Commits that earlier instances requested are carried out first, and their open transactions are aborted.
+        """
 
     def note(self, stream: StreamInfo, author: Author, key: str, time: int, position: Position) -> MarkOutcome:
         """Record a mark, and return whether it was accepted. Idempotent."""
 
     def idle(self, stream: StreamInfo, author: Author, position: Position) -> None:
-        """Record that a writer is idle, so that the watermark does not wait for it."""
+        """Record that a writer is idle, so that the watermark does not wait for it.
+
+        Its requested commits are carried out first.
+        """
 
     def close(self, stream: StreamInfo, author: Author, position: Position) -> None:
-        """Record that a writer was closed, so that the watermark does not wait for it."""
+        """Record that a writer was closed, so that the watermark does not wait for it.
+
+        Its requested commits are carried out first.
+        """
 
 
 class TransactionKeeper(Protocol):
@@ -225,8 +244,11 @@ class TransactionKeeper(Protocol):
     def state(self, stream: StreamInfo, transaction: str) -> TransactionState:
         """Return the state of a transaction."""
 
-    def request(self, stream: StreamInfo, transaction: str, key: str | None, time: int | None) -> None:
-        """Request the commit of a transaction. From then on it will be committed, even if its writer dies."""
+    def request(self, stream: StreamInfo, transaction: str, times: Mapping[str, int]) -> None:
+        """Request the commit of a transaction, with a time to note for each of some keys.
+
+        From then on it will be committed, even if its writer dies.
+        """
 
     def finish(self, stream: StreamInfo, transaction: str) -> CommitResult:
         """Carry out a requested commit, and return its result. Idempotent."""

@@ -15,7 +15,7 @@ from floodmark.streams.layout.retention import RetentionStatus, head_cut
 from floodmark.streams.marks.log import MarkEntry, MarksLookup, cut_at, ending_at, starting_at, time_at
 from floodmark.streams.marks.watermark import WatermarkExplanation
 from floodmark.streams.ports import Backend, Chunk, MarksPages
-from floodmark.streams.writers.writer import TransactionalWriter, Writer
+from floodmark.streams.writers.writer import RefusalPolicy, TransactionalWriter, Writer
 
 _POLL_SECONDS = 0.005
 _DEFAULT_MAX_ENTRIES = 1_000
@@ -113,7 +113,13 @@ class Stream:
         """Delete the stream with its events and marks."""
         self._backend.catalog.delete(self._info)
 
-    def writer(self, id: str | None = None, *, automatic: bool | Duration = False) -> Writer:  # noqa: A002
+    def writer(
+        self,
+        id: str | None = None,  # noqa: A002
+        *,
+        automatic: bool | Duration = False,
+        refused_marks: str = "warn",
+    ) -> Writer:
         """Open a writer.
 
         >>> with connect() as home:
@@ -127,6 +133,8 @@ class Stream:
             id: Identifies the writer across restarts. Needed to note time. A new writer with the same id continues
                 where the earlier one stopped, and fences it. Without an id the writer is anonymous.
             automatic: Note the wall clock time in the background: True for every 5 seconds, or an interval.
+            refused_marks: What to do when a mark is refused because its time went back: "warn" logs a warning once per
+                writer, "raise" raises `MarkRefused`, "ignore" only returns the outcome.
         """
         writer = None if id is None else check_writer_id(id)
         interval = None
@@ -134,23 +142,26 @@ class Stream:
             every: Duration = "5 seconds" if automatic is True else automatic
             interval = duration_micros(every, "automatic", least=1) / 1e6
             writer = check_writer_id(id)
+        refusals = RefusalPolicy(refused_marks, self.name, str(id))
         info = self.info
         opened = self._backend.registry.open(info, writer, info.settings.keys)
         if writer is not None:
             self._backend.wake()
         # The next mark must also cover the events of earlier instances, whose positions are not known: use the tail.
         position = self.tail() if opened.next_number else {}
-        return Writer(self._backend, info, opened, position, interval)
+        return Writer(self._backend, info, opened, position, interval, refusals)
 
-    def transactional_writer(self, id: str) -> TransactionalWriter:  # noqa: A002
+    def transactional_writer(self, id: str, *, refused_marks: str = "warn") -> TransactionalWriter:  # noqa: A002
         """Open a transactional writer.
 
-        Transactions that an earlier writer with the same id left open are aborted; see `TransactionalWriter`.
+        Transactions that an earlier writer with the same id left open are aborted, and commits that it requested are
+        finished; see `TransactionalWriter`. `refused_marks` is that of `writer`; a refused mark does not undo a commit.
         """
+        refusals = RefusalPolicy(refused_marks, self.name, check_writer_id(id))
         info = self.info
-        opened = self._backend.registry.open(info, check_writer_id(id), info.settings.keys)
+        opened = self._backend.registry.open(info, id, info.settings.keys)
         self._backend.wake()
-        return TransactionalWriter(self._backend, info, opened)
+        return TransactionalWriter(self._backend, info, opened, refusals)
 
     def head(self) -> Position:
         """Return the cut before the first event. It moves forward when retention removes events."""

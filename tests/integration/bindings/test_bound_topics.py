@@ -127,6 +127,22 @@ def test_an_empty_partition_holds_the_watermark_until_it_is_idle(
     assert bound.why().holders == (f"{feed.name}-1",)
 
 
+def test_after_the_clock_was_set_back_a_silent_partition_becomes_idle_once_its_time_is_over(
+    feed: TopicFeed, bind: Bind, clock: ManualClock
+) -> None:
+    bound = bind(rule=TimeRule(idle=30 * SECOND))
+    feed.write(0, "a", at=5_000)
+    feed.write(1, "a", at=1_000)
+    bound.tick()
+    clock.advance(-100 * SECOND)
+    assert bound.tick().watermarks == {"timestamp": kafka_time(1)}
+    clock.advance(25 * SECOND)
+    feed.write(0, "b", at=9_000)
+    bound.tick()
+    clock.advance(6 * SECOND)
+    assert bound.tick().watermarks == {"timestamp": kafka_time(9)}
+
+
 def test_two_who_bind_and_one_who_comes_later_have_the_same_bindings(
     feed: TopicFeed, bind: Bind, clock: ManualClock
 ) -> None:

@@ -5,6 +5,7 @@ import time
 from typing import Any
 
 from floodmark.streams import Controller, Stream, connect
+from floodmark.streams.local import transactions
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["floodmark.streams", "psycopg", "sqlalchemy.dialects.postgresql.psycopg"])
@@ -58,8 +59,8 @@ def commit_and_hang(location: str, has_committed: Any) -> None:
         writer = home.stream("s").transactional_writer("w")
         transaction = writer.begin()
         transaction.write_batch(range(5))
-        registry: Any = type(writer._backend.registry)
-        registry.note_for = lambda *_: hang(has_committed)
+        module: Any = transactions
+        module.note_for_writer = lambda *_: hang(has_committed)
         transaction.commit(time=100)
 
 

@@ -41,3 +41,13 @@ def test_another_alignment_is_not_heard(together: AlignedReaders, tmp_path: Path
     with Home.open(tmp_path, clock=clock.now) as home:
         AlignedReaders(home, "others").report("b", 5, is_caught_up=False)
     assert together.slowest_other("a") is None
+
+
+def test_a_dead_reader_is_not_waited_for_until_a_clock_set_back_has_caught_up(
+    together: AlignedReaders, clock: ManualClock
+) -> None:
+    together.report("dead", 5, is_caught_up=False)
+    clock.advance(-900_000_000)
+    assert together.slowest_other("a") == 5
+    clock.advance(61_000_000)
+    assert together.slowest_other("a") is None

@@ -401,3 +401,11 @@ def test_the_policy_for_revived_origins_can_change_with_a_restart() -> None:
         restored.event("p0", {"t": 12}, now=4)
         restored.event("p1", {"t": 30}, now=4)
     assert (held.current("t"), excluded.current("t")) == (20, 30)
+
+
+def test_after_the_clock_was_set_back_a_silent_origin_becomes_idle_once_its_time_is_over() -> None:
+    source = OriginWatermarks({"t": BoundedDisorder(0)}, origins=["p0"], now=3_600, idle=Idleness(timeout=5))
+    source.tick(100, caught_up=True)
+    assert source.activity()["p0"].state == "active"
+    source.tick(105, caught_up=True)
+    assert source.activity()["p0"].state == "idle"

@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 import pytest
 
+from floodmark._util.times import as_utc
 from floodmark.bindings import Bindings, SourceOffset
 from floodmark.bindings.offsets import BatchLimits, next_offset, position_key
 from floodmark.control import Home
@@ -247,5 +248,6 @@ def test_a_sink_explains_itself(home: Home) -> None:
     upper, written = Bindings(home).durable("S"), places[2].ts or 0
     assert sinks.explain("K")[0] == "The sink 'K' writes to memory://out (atomic, version 1)."
     assert sinks.explain("K")[-1] == (
-        f"Of 'S', of which {upper} is open, it has written up to {written}, and holds it at {written - 1}."
+        f"Of 'S', of which {as_utc(upper)} is open, it has written up to {as_utc(written)}, "
+        f"and holds it at {as_utc(written - 1)}."
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 
 from floodmark._util.codec import JsonValue
-from floodmark._util.times import Duration
+from floodmark._util.times import Duration, RewoundTimes
 from floodmark.bindings.bindings import Bindings
 from floodmark.bindings.history import BindingHistory, SourceState
 from floodmark.bindings.minting import check_not_truncated
@@ -105,6 +105,7 @@ class BoundTopics:
         self._refreshed = 0.0
         self._compacted: CompactedChoice = compacted
         self._policy_checked = -_POLICY_SECONDS
+        self._growth = RewoundTimes()
         self._refresh_topics()
         self.source = source or default_source_id(self._cluster_id, self.topics, rule, committed=committed)
         self._marks = TopicMarks.find(cluster, self.topics, marks, marks_key)
@@ -309,6 +310,7 @@ class _TopicsSnapshot:
                 newest = millis * 1000 if before is None else max(before, millis * 1000)
                 if newest != before:
                     times[part] = self._new_times[part] = ReportedTime(newest, 0)
+        now = bound._home.now()
         partitions = [
             PartitionProgress(
                 name=bound.name_of(part),
@@ -316,11 +318,11 @@ class _TopicsSnapshot:
                 end=end,
                 bound=history.ends.get(part, 0),
                 read_to=(times[part].read_to if part in times else 0) if bound.rule.is_read else None,
-                moved_at=_last_growth(history, part),
+                moved_at=bound._growth.past(part, _last_growth(history, part), now),
             )
             for part, end in sorted(self.ends.items())
         ]
-        return coalesce_partitions(partitions, bound._home.now(), bound.rule)
+        return coalesce_partitions(partitions, now, bound.rule)
 
     def store_times(self) -> None:
         """Store the newest times, since Kafka may delete the records that have them."""

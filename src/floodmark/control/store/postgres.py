@@ -18,6 +18,7 @@ from urllib.parse import quote
 from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy.exc import DBAPIError
 
+from floodmark._util.retry import retry_while
 from floodmark.errors import Conflict, FloodmarkError, HomeBusy, HomeUnusable, InvalidOption, MissingPackage
 
 POSTGRES_SCHEMES: Final = ("postgresql", "postgresql+psycopg", "postgres")
@@ -67,12 +68,14 @@ class PostgresUrl:
 class PostgresStore:
     """A database of a PostgreSQL server."""
 
-    __slots__ = ("_found_password", "_parameters", "_psycopg", "_url", "reader", "writer")
+    __slots__ = ("_found_password", "_is_reached", "_parameters", "_patience", "_psycopg", "_url", "reader", "writer")
 
-    def __init__(self, url: PostgresUrl) -> None:
-        """Connect on first use."""
+    def __init__(self, url: PostgresUrl, *, patience: float = 0.0) -> None:
+        """Connect on first use. If the server goes away later, wait up to `patience` seconds for its return."""
         self._url = url
         self._found_password = ""
+        self._patience = patience
+        self._is_reached = False
         self._psycopg = load_psycopg()
         defaults = f"-c lock_timeout={LOCK_SECONDS}s -c idle_in_transaction_session_timeout={IDLE_SECONDS}s"
         # The last option of a name wins, so options of the URL override the defaults.
@@ -144,7 +147,13 @@ class PostgresStore:
         return PostgresCounterReader(self._connect(autocommit=True))
 
     def _connect(self, **options: Any) -> Any:
-        connection = self._psycopg.connect(**self._parameters, **options)
+        """Connect. A server that was reached before may be restarting. Nothing was sent yet, so waiting is safe."""
+        connection = retry_while(
+            lambda: self._psycopg.connect(**self._parameters, **options),
+            lambda error: isinstance(error, self._psycopg.OperationalError) and _is_away(error),
+            self._patience if self._is_reached else 0.0,
+        )
+        self._is_reached = True
         self._found_password = connection.pgconn.password.decode()
         return connection
 
@@ -180,7 +189,14 @@ class PostgresStore:
             remedy="Check server, database, user and password; create a missing database with createdb.",
             path=self.shown,
             sqlstate=code,
+            is_away=_is_away(reason),
         )
+
+
+def _is_away(error: object) -> bool:
+    """Return whether the server was not reached, or is shutting down or starting up, rather than refusing."""
+    code: str | None = getattr(error, "sqlstate", None)
+    return code is None or code.startswith(("08", "57P"))
 
 
 class PostgresCounterReader:

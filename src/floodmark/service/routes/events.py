@@ -166,8 +166,9 @@ class NewTransactionForm(AuthorForm):
 
 
 class CommitForm(Form):
-    """A commit, and the mark to note with it."""
+    """A commit, and the marks to note with it: a time for each of some keys, or one key and its time."""
 
+    times: dict[Name, Int64] = Field(default_factory=dict)
     key: Name | None = None
     time: Int64 | None = None
 
@@ -185,10 +186,14 @@ class TransactionStateView(BaseModel):
 
 
 class CommitView(BaseModel):
-    """The result of a commit: the position behind its events, and the outcome of its mark."""
+    """The result of a commit: the position behind its events, and the outcome of the mark of each key.
+
+    `outcome` sums them up: accepted, or the first that was refused; null without a mark.
+    """
 
     position: dict[str, int]
     outcome: MarkOutcomeValue | None
+    outcomes: dict[str, MarkOutcomeValue]
 
 
 TRANSACTION_ROUTES = APIRouter(prefix="/streams/{stream}/transactions", tags=["transactions"], route_class=FormRoute)
@@ -244,12 +249,13 @@ async def request_commit(
     info = await context.stream(stream, name, "write")
     if (form.key is None) != (form.time is None):
         raise bad_request("A commit has a key without a time, or a time without a key.", "Send both, or neither.")
-    if form.key is not None:
+    if form.key is not None and form.times:
+        raise bad_request("A commit has a key and times.", "Send all keys in times.")
+    times = form.times if form.key is None or form.time is None else {form.key: form.time}
+    if times:
         current = await context.run(context.backend.catalog.refresh, info)
-        current.settings.key(form.key)
-    if form.time is not None:
-        check_watermark(form.time, "time")
-    await context.run(context.backend.transactions.request, info, transaction, form.key, form.time)
+        times = {current.settings.key(key): check_watermark(time, "time") for key, time in times.items()}
+    await context.run(context.backend.transactions.request, info, transaction, times)
     return JsonResponse({})
 
 

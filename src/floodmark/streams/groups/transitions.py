@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from floodmark._util.times import past_time
 from floodmark.errors import CheckpointPending, GroupReset, OffsetOutOfRange, ReaderExists, ReaderExpelled
 from floodmark.streams.groups.requests import Report
 from floodmark.streams.groups.state import (
@@ -111,7 +112,7 @@ def expel_dead_readers(state: GroupState, now: int) -> GroupState:
     """Remove the readers whose last heartbeat is older than their ttl."""
     if any(reader.beat_at > now for reader in state.readers):
         # The clock was set back: count the ttl from now, or dead readers would stay until the clock catches up.
-        readers = (replace(reader, beat_at=min(reader.beat_at, now)) for reader in state.readers)
+        readers = (replace(reader, beat_at=past_time(reader.beat_at, now)) for reader in state.readers)
         state = replace(state, readers=tuple(readers))
     for reader in state.readers:
         if now - reader.beat_at >= reader.ttl:

@@ -217,7 +217,7 @@ class KafkaLog:
             if current.position is not None:
                 return dict(current.position)
             claim_event_numbers(writing, stream, staged.writer, 0 if staged.events is None else len(staged.events))
-            mark_committed(writing, stream, transaction, ends)
+            mark_committed(writing, self._catalog, stream, transaction, staged.writer, ends)
             self._committer.forget(writing, stream, transaction)
         return ends
 

@@ -13,7 +13,7 @@ from floodmark.streams.definition import StreamInfo, check_not_sealed
 from floodmark.streams.events import Events, schema_of, stored_schema, widen_batch
 from floodmark.streams.layout.layout import Layout
 from floodmark.streams.local.catalog import Catalog
-from floodmark.streams.local.registry import check_instance
+from floodmark.streams.local.mark_batch import check_instance
 from floodmark.streams.local.stored_batch import pack_batch, unpack_batch
 from floodmark.streams.local.tables import BATCHES, SEGMENTS, WRITERS
 from floodmark.streams.local.transactions import (
@@ -125,10 +125,14 @@ class TableLog:
 
     def add(self, stream: StreamInfo, transaction: str, part: int, events: Events) -> None:
         """Stage events until their transaction is committed. Idempotent for each part."""
-        with self._home.write() as connection:
-            self._catalog.require(connection, stream)
-            find_open_transaction(connection, stream, transaction, self._home.now(connection))
-            stage_part(connection, stream, transaction, part, events)
+
+        def stage() -> None:
+            with self._home.write() as connection:
+                self._catalog.require(connection, stream)
+                find_open_transaction(connection, stream, transaction, self._home.now(connection))
+                stage_part(connection, stream, transaction, part, events)
+
+        retry_on_conflict(stage)
 
     def commit(self, stream: StreamInfo, transaction: str) -> dict[int, int]:
         """Append all events of a transaction, or none; return the new ends of their segments."""
@@ -143,7 +147,7 @@ class TableLog:
                 first_number = claim_event_numbers(connection, stream, staged.writer, len(staged.events))
                 now = self._home.now(connection)
                 ends = append_rows(connection, current, staged.writer, first_number, staged.events, now)
-            mark_committed(connection, stream, transaction, ends)
+            mark_committed(connection, self._catalog, stream, transaction, staged.writer, ends)
             return ends
 
         return self._write_routed(stream, write)

@@ -1,54 +1,55 @@
 """The writers of streams in the store: open, note marks, idle, close. Any process may serve any writer."""
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, bindparam, delete, select, tuple_, update
+from sqlalchemy import Connection, Row, delete, select, update
 
-from floodmark._util.ints import check_int64
-from floodmark._util.names import check_id
 from floodmark._util.retry import LostRace, retry_on_conflict
 from floodmark.control import Home
 from floodmark.control.store.base import insert_if_absent
 from floodmark.control.store.change_counters import announce_change
-from floodmark.errors import FloodmarkError, UnknownWriter, WriterSuperseded
 from floodmark.streams.definition import ANONYMOUS_PREFIX, StreamInfo
 from floodmark.streams.layout.positions import Position, check_position
-from floodmark.streams.local.catalog import Catalog, marks_counter, stream_deleted
+from floodmark.streams.local.catalog import Catalog, marks_counter
+from floodmark.streams.local.mark_batch import check_newest, outcome_of, store_marks
 from floodmark.streams.local.marks import INSERT_MARK, UPDATE_MARK, new_mark_values, record_of, updated_mark_values
 from floodmark.streams.local.tables import KEYS, MARKS, TRANSACTIONS, WRITERS
-from floodmark.streams.marks.writer_record import MarkOutcome, WriterRecord, WriterState
-from floodmark.streams.ports import (
-    REASON_OPENED_AGAIN,
-    Author,
-    MarkRequest,
-    OpenedWriter,
-    OutcomeOrError,
-    RecordKey,
-    StreamKey,
-    StreamLog,
-)
+from floodmark.streams.local.transactions import Transactions
+from floodmark.streams.marks.writer_record import MarkOutcome, WriterRecord
+from floodmark.streams.ports import REASON_OPENED_AGAIN, Author, MarkRequest, OpenedWriter, OutcomeOrError, StreamLog
 
 _FORGET_ANONYMOUS: Final = 24 * 3_600_000_000
 RecordChange = Callable[[WriterRecord], WriterRecord]
 
 
 class Registry:
-    """Stores the reports of writers. Reports on the same stream and key are serialized."""
+    """Stores the reports of writers. Reports on the same stream and key are serialized.
 
-    __slots__ = ("_catalog", "_home", "_log")
+    A commit that a writer has requested is carried out before the writer is opened again, becomes idle or is closed.
+    Otherwise the watermark could pass its events before they are in the stream.
+    """
 
-    def __init__(self, home: Home, catalog: Catalog, log: StreamLog) -> None:
+    __slots__ = ("_catalog", "_home", "_log", "_transactions")
+
+    def __init__(self, home: Home, catalog: Catalog, log: StreamLog, transactions: Transactions) -> None:
         """Use the writers of this home; `log` knows which events each has written."""
         self._home = home
         self._catalog = catalog
         self._log = log
+        self._transactions = transactions
 
     def open(self, stream: StreamInfo, writer: str | None, keys: Iterable[str]) -> OpenedWriter:
         """Open a writer. An existing one continues from its mark, and its earlier instance is fenced."""
-        return self._log.writer_opened(stream, retry_on_conflict(lambda: self._open(stream, writer, keys)))
+        opened = retry_on_conflict(lambda: self._open(stream, writer, keys))
+        if writer is not None and self._transactions.finish_requested(stream, writer):
+            is_writer = (WRITERS.c.stream_id == stream.id, WRITERS.c.writer == writer)
+            with self._home.read() as connection:
+                number = connection.execute(select(WRITERS.c.next_number).where(*is_writer)).scalar_one()
+            opened = replace(opened, next_number=number)
+        return self._log.writer_opened(stream, opened)
 
     def note(self, stream: StreamInfo, author: Author, key: str, time: int, position: Position) -> MarkOutcome:
         """Note a mark and return its outcome."""
@@ -66,6 +67,7 @@ class Registry:
 
     def idle(self, stream: StreamInfo, author: Author, position: Position) -> None:
         """Mark a writer as idle."""
+        self._transactions.finish_requested(stream, author.writer)
         self._change_records(stream, author, position, lambda record: record.idle(instance=author.instance))
 
     def close(self, stream: StreamInfo, author: Author, position: Position) -> None:
@@ -76,25 +78,8 @@ class Registry:
             with self._home.write() as connection:
                 connection.execute(delete(WRITERS).where(*is_writer))
             return
+        self._transactions.finish_requested(stream, author.writer)
         self._change_records(stream, author, position, lambda record: record.close(instance=author.instance))
-
-    def note_for(
-        self, connection: Connection, stream: StreamInfo, writer: str, times: Mapping[str, int], position: Position
-    ) -> dict[str, MarkOutcome]:
-        """Note marks for the newest instance of a writer, inside a transaction."""
-        is_writer = (WRITERS.c.stream_id == stream.id, WRITERS.c.writer == writer)
-        instance = connection.execute(select(WRITERS.c.instance).where(*is_writer)).scalar_one()
-        requests = [MarkRequest(stream, Author(writer, instance), key, time, position) for key, time in times.items()]
-        results = store_marks(connection, self._catalog, requests, self._home.now(connection))
-        return {request.key: outcome_of(result) for request, result in zip(requests, results, strict=True)}
-
-    def check_newest(self, connection: Connection, stream: StreamInfo, author: Author) -> None:
-        """Raise an error unless the author is the newest instance of an open writer."""
-        query = select(WRITERS).where(WRITERS.c.stream_id == stream.id, WRITERS.c.writer == author.writer)
-        row = connection.execute(query).one_or_none()
-        if row is None:
-            raise unknown_writer(author)
-        check_instance(row, author)
 
     def _open(self, stream: StreamInfo, writer: str | None, keys: Iterable[str]) -> OpenedWriter:
         with self._home.write() as connection:
@@ -131,7 +116,7 @@ class Registry:
         def transaction() -> None:
             with self._home.write() as connection:
                 info = self._catalog.require(connection, stream)
-                self.check_newest(connection, info, author)
+                check_newest(connection, info, author)
                 check_position(info.layout, position)
                 for mark in _marks_of(connection, info, author.writer):
                     record = record_of(mark, author.instance)
@@ -142,13 +127,6 @@ class Registry:
                 announce_change(connection, marks_counter(info.bucket))
 
         retry_on_conflict(transaction)
-
-
-def outcome_of(result: OutcomeOrError) -> MarkOutcome:
-    """Return the outcome of a mark, or raise its error."""
-    if isinstance(result, FloodmarkError):
-        raise result
-    return result
 
 
 def _touch_key(connection: Connection, stream: StreamInfo, key: str, *, raises_version: bool) -> int | None:
@@ -192,166 +170,3 @@ def _abort_open_transactions(connection: Connection, stream: StreamInfo, writer:
     """Abort the open transactions of an earlier instance; its requested commits are still carried out."""
     is_open = (TRANSACTIONS.c.stream_id == stream.id, TRANSACTIONS.c.writer == writer, TRANSACTIONS.c.state == "open")
     connection.execute(update(TRANSACTIONS).where(*is_open).values(state="aborting", reason=REASON_OPENED_AGAIN))
-
-
-_KEYS: Final = (
-    select(KEYS.c.stream_id, KEYS.c.time_key, KEYS.c.last_lower)
-    .where(tuple_(KEYS.c.stream_id, KEYS.c.time_key).in_(bindparam("targets", expanding=True)))
-    # The same lock order as a controller, to avoid deadlocks.
-    .order_by(KEYS.c.stream_id, KEYS.c.time_key)
-    .with_for_update()
-)
-_WRITERS: Final = select(WRITERS.c.stream_id, WRITERS.c.writer, WRITERS.c.instance).where(
-    tuple_(WRITERS.c.stream_id, WRITERS.c.writer).in_(bindparam("writers", expanding=True))
-)
-_MARKS: Final = select(MARKS).where(
-    tuple_(MARKS.c.stream_id, MARKS.c.time_key, MARKS.c.writer).in_(bindparam("records", expanding=True))
-)
-_TOUCH: Final = (
-    update(KEYS)
-    .where(KEYS.c.stream_id == bindparam("s"), KEYS.c.time_key == bindparam("k"))
-    .values(changed=KEYS.c.changed + bindparam("heard"), writers_version=KEYS.c.writers_version + bindparam("raised"))
-)
-
-
-def store_marks(
-    connection: Connection, catalog: Catalog, requests: Sequence[MarkRequest], now: int
-) -> list[OutcomeOrError]:
-    """Store marks in order, inside a transaction, and return the outcome or error of each, independent of the others.
-
-    The writers' records of these streams and keys stay locked until the transaction ends.
-    """
-    results: list[OutcomeOrError | None] = [_validate_request(request) for request in requests]
-    valid = [request for request, refusal in zip(requests, results, strict=True) if refusal is None]
-    if valid:
-        batch = _MarkBatch(connection, catalog, valid, now)
-        for index, request in enumerate(requests):
-            if results[index] is None:
-                results[index] = batch.apply(request)
-        batch.store()
-    return [result for result in results if result is not None]
-
-
-class _MarkBatch:
-    """The writers' records that a batch of marks changes: loaded, changed, and stored."""
-
-    def __init__(self, connection: Connection, catalog: Catalog, requests: Sequence[MarkRequest], now: int) -> None:
-        self._connection = connection
-        self._now = now
-        # Lock the keys before anything else is read, so that it cannot change before the transaction ends.
-        targets = sorted({request.stream_key for request in requests})
-        keys = connection.execute(_KEYS, {"targets": targets})
-        self._watermarks: dict[StreamKey, int | None] = {(row.stream_id, row.time_key): row.last_lower for row in keys}
-        self._streams = catalog.infos(connection, {request.stream.id for request in requests})
-        writers = sorted({(request.stream.id, request.author.writer) for request in requests})
-        self._writers: dict[tuple[int, str], Any] = {
-            (row.stream_id, row.writer): row for row in connection.execute(_WRITERS, {"writers": writers})
-        }
-        records = sorted({request.record_key for request in requests})
-        self._marks: dict[RecordKey, Row[Any]] = {
-            (row.stream_id, row.time_key, row.writer): row for row in connection.execute(_MARKS, {"records": records})
-        }
-        self._records: dict[RecordKey, WriterRecord] = {}
-        self._touched: dict[StreamKey, list[int]] = {}
-
-    def apply(self, request: MarkRequest) -> OutcomeOrError:
-        try:
-            return self._apply(request)
-        except FloodmarkError as refusal:
-            return refusal
-
-    def _apply(self, request: MarkRequest) -> MarkOutcome:
-        info, author = self._streams.get(request.stream.id), request.author
-        if info is None:
-            raise stream_deleted(self._connection, request.stream)
-        info.settings.key(request.key)
-        writer = self._writers.get((info.id, author.writer))
-        if writer is None:
-            raise unknown_writer(author)
-        check_instance(writer, author)
-        if request.stream_key not in self._watermarks:
-            # The key was added after the keys were locked.
-            raise LostRace
-        record = self._record(request)
-        watermark = self._watermarks[request.stream_key]
-        noted = record.note(
-            request.time,
-            request.position,
-            layout=info.layout,
-            now=self._now,
-            watermark=watermark,
-            instance=author.instance,
-        )
-        if noted.outcome is MarkOutcome.ACCEPTED:
-            self._records[request.record_key] = noted.record
-            touched = self._touched.setdefault(request.stream_key, [0, 0])
-            touched[0] += 1
-            touched[1] += record.time is None or record.state is not WriterState.ALIVE
-        return noted.outcome
-
-    def _record(self, request: MarkRequest) -> WriterRecord:
-        record = self._records.get(request.record_key)
-        if record is not None:
-            return record
-        mark, author = self._marks.get(request.record_key), request.author
-        if mark is None:
-            return replace(WriterRecord.open(author.writer, now=self._now), instance=author.instance)
-        return record_of(mark, author.instance)
-
-    def store(self) -> None:
-        """Store the changed records."""
-        if not self._records:
-            return
-        inserts, updates = [], []
-        for place, record in self._records.items():
-            stream, key, _ = place
-            mark = self._marks.get(place)
-            if mark is None:
-                inserts.append(new_mark_values(stream, key, record))
-            else:
-                updates.append(updated_mark_values(stream, key, mark.version, record))
-        if updates and self._connection.execute(UPDATE_MARK, updates).rowcount != len(updates):
-            raise LostRace
-        if inserts:
-            self._connection.execute(INSERT_MARK, inserts)
-        touches = [
-            {"s": stream, "k": key, "heard": heard, "raised": raised}
-            for (stream, key), (heard, raised) in self._touched.items()
-        ]
-        self._connection.execute(_TOUCH, touches)
-        for bucket in {self._streams[stream].bucket for stream, _ in self._touched}:
-            announce_change(self._connection, marks_counter(bucket))
-
-
-def unknown_writer(author: Author) -> UnknownWriter:
-    """Return the error for a writer that was never opened."""
-    return UnknownWriter(
-        f"There is no writer {author.writer!r}.",
-        rule="A writer must be opened before it notes time.",
-        remedy="Open it with writer().",
-        writer=author.writer,
-    )
-
-
-def _validate_request(request: MarkRequest) -> FloodmarkError | None:
-    """Return the error of a malformed request, which would make the statement for the whole batch fail."""
-    try:
-        check_id("writer", request.author.writer)
-        check_id("key", request.key)
-        check_int64(request.author.instance, "instance")
-    except FloodmarkError as refusal:
-        return refusal
-    return None
-
-
-def check_instance(row: Row[Any], author: Author) -> None:
-    """Raise `WriterSuperseded` unless the author is the newest instance of its writer."""
-    if row.instance != author.instance:
-        raise WriterSuperseded(
-            f"Instance {author.instance} of the writer {author.writer!r} was superseded by instance {row.instance}.",
-            rule="A writer id belongs to the writer that opened it last.",
-            remedy="Stop this writer, or open it again with writer() to supersede the other one.",
-            writer=author.writer,
-            instance=author.instance,
-            newest=row.instance,
-        )

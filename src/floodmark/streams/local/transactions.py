@@ -1,7 +1,7 @@
 """Transactions of writers: begin, stage events, commit in the order of the requests, note marks, abort."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -15,10 +15,9 @@ from floodmark.control.store.base import insert_if_absent
 from floodmark.errors import FloodmarkError, InvalidValue, StreamSealed, TransactionNotOpen, UnknownTransaction
 from floodmark.streams.definition import StreamInfo, check_not_sealed
 from floodmark.streams.events import Events, schema_of, stored_schema, widen_batch
-from floodmark.streams.layout.layout import Layout
 from floodmark.streams.layout.positions import Position, furthest_position, load_position, save_position
 from floodmark.streams.local.catalog import Catalog
-from floodmark.streams.local.registry import Registry
+from floodmark.streams.local.mark_batch import check_newest, move_writer, note_for_writer
 from floodmark.streams.local.stored_batch import pack_batch, unpack_batch
 from floodmark.streams.local.tables import STREAMS, TRANSACTION_BATCHES, TRANSACTIONS, WRITERS
 from floodmark.streams.marks.writer_record import MarkOutcome
@@ -39,30 +38,58 @@ _KEPT: Final = 24 * 3_600_000_000
 class CommitMarks:
     """The marks of a commit: for each key, a time that is valid behind its events and behind `position`.
 
+    `outcomes` are known once the marks are noted.
+
     >>> CommitMarks({"at": 100}, {0: 7}).save()
-    {'times': {'at': 100}, 'position': {'0': 7}}
+    {'times': {'at': 100}, 'position': {'0': 7}, 'outcomes': {}}
     """
 
     times: Mapping[str, int]
     position: Position = field(default_factory=dict)
-    """The end of the writer's earlier events, which may have been written without marks."""
+    """A position behind which the times are valid too, such as that of events by other writers."""
+    outcomes: Mapping[str, MarkOutcome] = field(default_factory=dict)
+
+    @property
+    def first(self) -> tuple[str, int] | tuple[None, None]:
+        """The first key and its time, which the row of the transaction has; None without a time."""
+        return min(self.times.items(), default=(None, None))
 
     def save(self) -> dict[str, Any]:
         """Return the marks as JSON values."""
-        return {"times": dict(self.times), "position": save_position(self.position)}
+        return {
+            "times": dict(self.times),
+            "position": save_position(self.position),
+            "outcomes": {key: outcome.value for key, outcome in self.outcomes.items()},
+        }
+
+    @classmethod
+    def of(cls, row: Row[Any]) -> "CommitMarks":
+        """Return the marks in the row of a transaction."""
+        if row.time_key is None:
+            return cls({})
+        if row.marks is None:
+            outcomes = {} if row.outcome is None else {row.time_key: MarkOutcome(row.outcome)}
+            return cls({row.time_key: row.time}, {}, outcomes)
+        saved = from_json(row.marks)
+        # A version without `outcomes` stored only that of the first key.
+        outcomes = saved.get("outcomes", {} if row.outcome is None else {row.time_key: row.outcome})
+        return cls(
+            saved["times"],
+            load_position(saved["position"]),
+            {key: MarkOutcome(outcome) for key, outcome in outcomes.items()},
+        )
 
 
 class Transactions:
     """The transactions of a home's streams. Each step is durable; any process can finish an interrupted commit."""
 
-    __slots__ = ("_catalog", "_home", "_log", "_registry")
+    __slots__ = ("_catalog", "_home", "_log")
 
-    def __init__(self, home: Home, catalog: Catalog, log: StreamLog, registry: Registry) -> None:
+    def __init__(self, home: Home, catalog: Catalog, log: StreamLog) -> None:
         """Use the transactions of this home."""
         self._home = home
         self._catalog = catalog
         self._log = log
-        self._registry = registry
 
     def begin(
         self, stream: StreamInfo, author: Author, timeout: int | None = None, *, transaction: str | None = None
@@ -72,10 +99,14 @@ class Transactions:
         With an id from the caller the call is idempotent: the same author gets the same transaction again.
         """
         transaction_id = new_transaction_id() if transaction is None else check_id("transaction", transaction)
+        retry_on_conflict(lambda: self._begin(stream, author, timeout, transaction_id))
+        return transaction_id
+
+    def _begin(self, stream: StreamInfo, author: Author, timeout: int | None, transaction_id: str) -> None:
         with self._home.write() as connection:
             info = self._catalog.require(connection, stream)
             check_not_sealed(info)
-            self._registry.check_newest(connection, info, author)
+            check_newest(connection, info, author)
             expires_at = self._home.now(connection) + (
                 info.settings.transaction_timeout if timeout is None else timeout
             )
@@ -96,49 +127,42 @@ class Transactions:
                         remedy="Leave the id out, or pass a random one such as uuid.uuid4().hex.",
                         transaction=transaction_id,
                     )
-        return transaction_id
 
     def state(self, stream: StreamInfo, transaction: str) -> TransactionState:
         """Return the state of a transaction."""
         with self._home.read() as connection:
             return TransactionState(find_transaction(connection, stream, transaction).state)
 
-    def request(self, stream: StreamInfo, transaction: str, key: str | None, time: int | None) -> None:
+    def request(self, stream: StreamInfo, transaction: str, times: Mapping[str, int]) -> None:
         """Request a commit. From now on any process may carry it out, after the writer's earlier requests.
 
-        Idempotent for the same key and time.
+        Idempotent for the same times.
         """
-        self._store_request(stream, transaction, key, time, {})
+        retry_on_conflict(lambda: self._store_request(stream, transaction, CommitMarks(times), lambda connection: None))
 
     def decide(
         self, stream: StreamInfo, transaction: str, marks: CommitMarks, also: Callable[[Connection], None]
     ) -> None:
-        """Request a commit with marks for several keys, and call `also` in the same store transaction.
+        """Request a commit, and call `also` in the same store transaction.
 
         If `also` raises, the commit is not requested. It is not called if the commit was requested before.
         """
-        key, time = min(marks.times.items(), default=(None, None))
-        self._store_request(stream, transaction, key, time, {"marks": to_json(marks.save(), "marks")}, also)
+        self._store_request(stream, transaction, marks, also)
 
     def _store_request(
-        self,
-        stream: StreamInfo,
-        transaction: str,
-        key: str | None,
-        time: int | None,
-        more: dict[str, Any],
-        also: Callable[[Connection], None] = lambda connection: None,
+        self, stream: StreamInfo, transaction: str, marks: CommitMarks, also: Callable[[Connection], None]
     ) -> None:
         try:
             with self._home.write() as connection:
-                if _is_requested(find_transaction(connection, stream, transaction, lock=True), key, time):
+                if _is_requested(find_transaction(connection, stream, transaction, lock=True), marks):
                     return
                 row = find_open_transaction(connection, stream, transaction, self._home.now(connection))
-                self._registry.check_newest(connection, stream, Author(row.writer, row.instance))
+                check_newest(connection, stream, Author(row.writer, row.instance))
                 of_writer = and_(_T.stream_id == stream.id, _T.writer == row.writer)
                 last = connection.execute(select(func.max(_T.request)).where(of_writer)).scalar_one()
                 number = 1 if last is None else last + 1
-                values = {"request": number, "time_key": key, "time": time, **more}
+                key, time = marks.first
+                values = {"request": number, "time_key": key, "time": time, "marks": to_json(marks.save(), "marks")}
                 set_transaction_state(connection, stream, transaction, TransactionState.COMMITTING, **values)
                 also(connection)
         except TransactionNotOpen as refusal:
@@ -148,12 +172,14 @@ class Transactions:
 
     def finish(self, stream: StreamInfo, transaction: str) -> CommitResult:
         """Carry out a requested commit, after all earlier requests of its writer."""
+        return retry_on_conflict(lambda: self._finish(stream, transaction))
+
+    def _finish(self, stream: StreamInfo, transaction: str) -> CommitResult:
         while True:
             with self._home.read() as connection:
                 row = find_transaction(connection, stream, transaction)
                 if row.state == TransactionState.COMMITTED.value and (row.time is None or row.outcome is not None):
-                    outcome = None if row.outcome is None else MarkOutcome(row.outcome)
-                    return CommitResult(load_position(from_json(row.position)), outcome)
+                    return CommitResult(load_position(from_json(row.position)), CommitMarks.of(row).outcomes)
                 if row.state not in (TransactionState.COMMITTING.value, TransactionState.COMMITTED.value):
                     raise transaction_not_open(transaction, TransactionState(row.state), row.reason)
                 first = connection.execute(
@@ -166,8 +192,28 @@ class Transactions:
                 ).one()
             self._advance(stream, first)
 
+    def finish_requested(self, stream: StreamInfo, writer: str) -> bool:
+        """Carry out all requested commits of a writer; return whether there were any.
+
+        A commit that cannot be carried out any more, because the stream was sealed, is aborted.
+        """
+        is_requested = (_T.stream_id == stream.id, _T.writer == writer, _is_unfinished())
+        with self._home.read() as connection:
+            query = select(_T.transaction_id).where(*is_requested).order_by(_T.request)
+            requested = connection.execute(query).scalars().all()
+        for transaction in requested:
+            try:
+                self.finish(stream, transaction)
+            except (StreamSealed, TransactionNotOpen, UnknownTransaction):
+                # It has ended otherwise; its writer gets the error.
+                continue
+        return bool(requested)
+
     def abort(self, stream: StreamInfo, transaction: str) -> None:
         """Abort a transaction. Idempotent."""
+        retry_on_conflict(lambda: self._abort_open(stream, transaction))
+
+    def _abort_open(self, stream: StreamInfo, transaction: str) -> None:
         state = self.state(stream, transaction)
         if state is TransactionState.ABORTED:
             return
@@ -227,14 +273,19 @@ class Transactions:
                 current = find_transaction(connection, stream, row.transaction_id, lock=True)
                 if current.outcome is not None:
                     return
-                marks = commit_marks_of(current, self._catalog.require(connection, stream).layout)
-                outcomes = self._registry.note_for(connection, stream, current.writer, marks.times, marks.position)
-                outcome = outcomes[current.time_key]
-                connection.execute(
-                    update(TRANSACTIONS)
-                    .where(*is_transaction(stream, row.transaction_id))
-                    .values(outcome=outcome.value)
+                marks = CommitMarks.of(current)
+                layout = self._catalog.require(connection, stream).layout
+                position = furthest_position(layout, [marks.position, load_position(from_json(current.position))])
+                now = self._home.now(connection)
+                outcomes = note_for_writer(
+                    connection, self._catalog, stream, current.writer, marks.times, position, now
                 )
+                values = {
+                    "outcome": outcomes[current.time_key].value,
+                    "marks": to_json(replace(marks, outcomes=outcomes).save(), "marks"),
+                }
+                is_row = is_transaction(stream, row.transaction_id)
+                connection.execute(update(TRANSACTIONS).where(*is_row).values(**values))
 
         retry_on_conflict(mark)
 
@@ -253,23 +304,14 @@ class Transactions:
                 set_transaction_state(connection, stream, transaction, TransactionState.ABORTED)
 
 
-def _is_requested(row: Row[Any], key: str | None, time: int | None) -> bool:
+def _is_requested(row: Row[Any], marks: CommitMarks) -> bool:
     is_under_way = row.state in (TransactionState.COMMITTING.value, TransactionState.COMMITTED.value)
-    return is_under_way and (row.time_key, row.time) == (key, time)
+    return is_under_way and dict(CommitMarks.of(row).times) == dict(marks.times)
 
 
 def _is_unfinished() -> Any:
     is_unmarked = and_(_T.state == TransactionState.COMMITTED.value, _T.time.is_not(None), _T.outcome.is_(None))
     return or_(_T.state == TransactionState.COMMITTING.value, is_unmarked)
-
-
-def commit_marks_of(row: Row[Any], layout: Layout) -> CommitMarks:
-    """Return the marks of a committed transaction, and the position they are valid behind."""
-    position = load_position(from_json(row.position))
-    if row.marks is None:
-        return CommitMarks({row.time_key: row.time}, position)
-    saved = from_json(row.marks)
-    return CommitMarks(saved["times"], furthest_position(layout, [load_position(saved["position"]), position]))
 
 
 def find_transaction(connection: Connection, stream: StreamInfo, transaction: str, *, lock: bool = False) -> Row[Any]:
@@ -374,8 +416,11 @@ def claim_event_numbers(connection: Connection, stream: StreamInfo, writer: str,
     return after - count
 
 
-def mark_committed(connection: Connection, stream: StreamInfo, transaction: str, ends: dict[int, int]) -> None:
-    """Store that a transaction is committed, and delete its staged events."""
+def mark_committed(
+    connection: Connection, catalog: Catalog, stream: StreamInfo, transaction: str, writer: str, ends: dict[int, int]
+) -> None:
+    """Store that a transaction is committed and how far its writer has written, and delete its staged events."""
+    move_writer(connection, catalog, stream, writer, ends)
     position = to_json(save_position(ends), "position")
     is_row = _rows_of(TRANSACTIONS, stream, transaction)
     connection.execute(update(TRANSACTIONS).where(*is_row).values(state="committed", position=position))

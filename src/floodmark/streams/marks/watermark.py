@@ -58,13 +58,16 @@ class WaitReason(enum.Enum):
 class RecordChanges:
     """Changes to writer records that follow from a decision: set aside, timed out, readmitted or removed.
 
-    Each tuple has the records as the decision read them. A record that its writer has changed since is left alone.
+    Each tuple has the records as the decision read them, after `rewind_records`. A record that its writer has changed
+    since is left alone.
     """
 
     set_aside: tuple[WriterRecord, ...] = ()
     timed_out: tuple[WriterRecord, ...] = ()
     readmitted: tuple[WriterRecord, ...] = ()
     removed: tuple[WriterRecord, ...] = ()
+    rewound: tuple[WriterRecord, ...] = ()
+    """Records with times in the future, set to now; some of them are also in another tuple."""
 
     def updates(self) -> Iterator[tuple[WriterRecord, WriterRecord | None]]:
         """Yield each record as it was read, and its new value: None to delete it.
@@ -81,6 +84,10 @@ class RecordChanges:
             yield record, replace(record, set_aside=False)
         for record in self.removed:
             yield record, None
+        others = {record.writer for record in (*self.set_aside, *self.timed_out, *self.readmitted, *self.removed)}
+        for record in self.rewound:
+            if record.writer not in others:
+                yield record, record
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +183,8 @@ class ClassifiedWriters:
     - `leaving`: closed and not ahead.
     - `lost`: timed out, now or before.
 
+    Those in `rewound` are also in one of these groups: their times were in the future, see `rewind_records`.
+
     While an alive writer is ahead, the watermark waits at most one timeout: at `hold_deadline` the holding writers are
     set aside, even if they still send marks.
     """
@@ -186,6 +195,7 @@ class ClassifiedWriters:
     idle: list[WriterRecord] = field(default_factory=list)
     leaving: list[WriterRecord] = field(default_factory=list)
     lost: list[WriterRecord] = field(default_factory=list)
+    rewound: list[WriterRecord] = field(default_factory=list)
     hold_deadline: int | None = None
 
     def all_records(self) -> list[WriterRecord]:
@@ -280,6 +290,7 @@ def _record_changes(
             record for record in classified.counting if record.set_aside and record.state is WriterState.ALIVE
         ),
         removed=tuple(removed),
+        rewound=tuple(classified.rewound),
     )
 
 
@@ -300,7 +311,8 @@ def classify_writers(
     >>> [record.writer for record in writers.counting], [record.writer for record in writers.holding]
     (['w1'], ['w2'])
     """
-    classified = ClassifiedWriters()
+    records, rewound = rewind_records(records, now)
+    classified = ClassifiedWriters(rewound=rewound)
     watermark = None if last is None else last.lower
     alive, idle, closed = WriterState.ALIVE, WriterState.IDLE, WriterState.CLOSED
     ahead_since: int | None = None
@@ -323,13 +335,32 @@ def classify_writers(
         else:
             classified.holding.append(record)
     if ahead_since is not None:
-        # No writer was ahead of the last entry before it was written.
-        waiting_since = ahead_since if last is None else max(ahead_since, last.at)
+        # No writer was ahead of the last entry before it was written. An entry of the future was written before the
+        # clock was set back, and so before the records were rewound.
+        waiting_since = ahead_since if last is None or last.at > now else max(ahead_since, last.at)
         classified.hold_deadline = waiting_since + rules.timeout
         if now >= classified.hold_deadline:
             classified.aside += classified.holding
             classified.holding = []
     return classified
+
+
+def rewind_records(records: Iterable[WriterRecord], now: int) -> tuple[list[WriterRecord], list[WriterRecord]]:
+    """Return the records as they count after the clock was set back, and those that changed.
+
+    Times in the future become now. Then no writer counts as ahead since an earlier time either: the time between is not
+    known, and a writer must not be set aside before a whole timeout has passed.
+
+    >>> record = WriterRecord.open("w1", now=3_700).note(5, {0: 1}, layout=Layout.create(1), now=3_700).record
+    >>> [record.ahead_since for record in rewind_records([record], now=100)[1]]
+    [100]
+    """
+    before = list(records)
+    if all(record.latest_time <= now for record in before):
+        return before, []
+    after = [record.rewound(now=now) for record in before]
+    after = [record if record.ahead_since is None else replace(record, ahead_since=now) for record in after]
+    return after, [new for old, new in zip(before, after, strict=True) if new is not old]
 
 
 _CLASS_WORDS = {

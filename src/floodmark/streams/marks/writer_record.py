@@ -4,6 +4,7 @@ import enum
 from dataclasses import dataclass, field, replace
 
 from floodmark._util.ints import check_int64, check_watermark
+from floodmark._util.times import past_time
 from floodmark.errors import InvalidValue, WriterClosed, WriterSuperseded
 from floodmark.streams.layout.layout import Layout
 from floodmark.streams.layout.positions import Position, check_position, furthest_position
@@ -165,6 +166,27 @@ class WriterRecord:
         """
         reached = furthest_position(layout, [self.position, check_position(layout, position)])
         return replace(self, position=reached)
+
+    def rewound(self, *, now: int) -> "WriterRecord":
+        """Return the record after the clock was set back: times in the future count as now; see `past_time`.
+
+        >>> WriterRecord.open("w1", now=3_700).rewound(now=100).heard_at
+        100
+        """
+        if self.latest_time <= now:
+            return self
+        marked, ahead = self.marked_since, self.ahead_since
+        return replace(
+            self,
+            heard_at=past_time(self.heard_at, now),
+            marked_since=None if marked is None else past_time(marked, now),
+            ahead_since=None if ahead is None else past_time(ahead, now),
+        )
+
+    @property
+    def latest_time(self) -> int:
+        """The latest time by the store's clock in the record. It is in the future if the clock was set back."""
+        return max(self.heard_at, self.marked_since or self.heard_at, self.ahead_since or self.heard_at)
 
     def idle(self, *, instance: int | None = None) -> "WriterRecord":
         """Return the record of an idle writer. Idempotent.

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -254,9 +254,9 @@ class RemoteTransactions:
         request = Request.about(stream, "GET", "transactions", transaction)
         return self._client.call(request, lambda value: TransactionState(value["state"]))
 
-    def request(self, stream: StreamInfo, transaction: str, key: str | None, time: int | None) -> None:
+    def request(self, stream: StreamInfo, transaction: str, times: Mapping[str, int]) -> None:
         """Request a commit."""
-        value = {"key": key, "time": time}
+        value = {"times": dict(times)}
         self._client.call(Request.about(stream, "POST", "transactions", transaction, "request", value=value), dict)
 
     def finish(self, stream: StreamInfo, transaction: str) -> CommitResult:

@@ -94,14 +94,15 @@ def load_opened(saved: Mapping[str, Any]) -> OpenedWriter:
 
 def save_commit(result: CommitResult) -> dict[str, Any]:
     """Save the result of a commit as JSON values."""
+    outcomes = {key: outcome.value for key, outcome in result.outcomes.items()}
     outcome = None if result.outcome is None else result.outcome.value
-    return {"position": save_position(result.position), "outcome": outcome}
+    return {"position": save_position(result.position), "outcome": outcome, "outcomes": outcomes}
 
 
 def load_commit(saved: Mapping[str, Any]) -> CommitResult:
     """Load the saved result of a commit."""
-    outcome = None if saved["outcome"] is None else MarkOutcome(saved["outcome"])
-    return CommitResult(load_position(saved["position"]), outcome)
+    outcomes = {key: MarkOutcome(outcome) for key, outcome in saved["outcomes"].items()}
+    return CommitResult(load_position(saved["position"]), outcomes)
 
 
 def save_explanation(explanation: WatermarkExplanation) -> dict[str, Any]:

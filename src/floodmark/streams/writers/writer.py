@@ -1,16 +1,21 @@
 """Writers append events to a stream, in order and exactly once, and note time; transactional ones do so atomically."""
 
+import logging
 import threading
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
+from floodmark._util.options import require_one_of
 from floodmark._util.ticker import TRANSIENT_ERRORS, Ticker
 from floodmark._util.times import Duration, Time, duration_micros, micros_in_unit, time_in_unit
 from floodmark.errors import (
     AutomaticTime,
     FloodmarkError,
+    InvalidOption,
+    MarkRefused,
     StreamDeleted,
+    StreamSealed,
     TransactionNotOpen,
     UnknownTransaction,
     WriterClosed,
@@ -23,6 +28,55 @@ from floodmark.streams.layout.positions import Position, furthest_position
 from floodmark.streams.marks.writer_record import MarkOutcome
 from floodmark.streams.ports import Author, Backend, CommitResult, OpenedWriter, TransactionState
 from floodmark.streams.writers.buffer import EventBuffer
+
+_LOG: Final = logging.getLogger("floodmark.streams")
+
+
+class RefusalPolicy:
+    """What a writer does when one of its marks is refused: log a warning once, raise `MarkRefused`, or nothing.
+
+    >>> policy = RefusalPolicy("raise", "shop/tills", "till-3")
+    >>> policy.check("at", 90, MarkOutcome.TIME_WENT_BACK)
+    Traceback (most recent call last):
+    floodmark.errors.MarkRefused: A mark of the writer 'till-3' in 'shop/tills' was refused: ... [mark-refused]
+    """
+
+    __slots__ = ("_has_warned", "_policy", "_stream", "_writer")
+
+    def __init__(self, policy: str, stream: str, writer: str) -> None:
+        """Apply `policy`, which is "warn", "raise" or "ignore", to the marks of this writer."""
+        require_one_of("refused_marks", policy, ("warn", "raise", "ignore"))
+        self._policy = policy
+        self._stream = stream
+        self._writer = writer
+        self._has_warned = False
+
+    def check(self, key: str, time: int, outcome: MarkOutcome) -> MarkOutcome:
+        """Return the outcome of a mark, after the action for a refused one."""
+        if outcome is MarkOutcome.ACCEPTED or self._policy == "ignore":
+            return outcome
+        reason = (
+            f"the time {time} of {key!r} is below that of its last mark"
+            if outcome is MarkOutcome.TIME_WENT_BACK
+            else f"its position in some segment is below that of its last mark of {key!r}"
+        )
+        fact = f"A mark of the writer {self._writer!r} in {self._stream!r} was refused: {reason}."
+        if self._policy == "raise":
+            raise MarkRefused(
+                fact,
+                rule="The times that a writer notes never go back, because the watermark is based on them.",
+                remedy="Note the least time of the events that can still come, or open the writer with "
+                "refused_marks='warn' to continue.",
+                stream=self._stream,
+                writer=self._writer,
+                key=key,
+                time=time,
+                outcome=outcome.value,
+            )
+        if not self._has_warned:
+            self._has_warned = True
+            _LOG.warning("%s The watermark ignores it. Further refusals of this writer are not logged.", fact)
+        return outcome
 
 
 class Writer:
@@ -49,6 +103,7 @@ class Writer:
         "_next",
         "_opened",
         "_position",
+        "_refusals",
         "_stream",
         "_ticker",
     )
@@ -59,9 +114,11 @@ class Writer:
         stream: StreamInfo,
         opened: OpenedWriter,
         position: Position,
-        interval: float | None = None,
+        interval: float | None,
+        refusals: RefusalPolicy,
     ) -> None:
         """Use `Stream.writer`."""
+        self._refusals = refusals
         self._backend = backend
         self._stream = stream
         self._opened = opened
@@ -138,7 +195,8 @@ class Writer:
     def note_time(self, time: Time, key: str | None = None) -> MarkOutcome:
         """Flush, then promise that all events written from now on have at least this time.
 
-        Returns whether the mark was accepted: a time below that of the writer's last mark is ignored.
+        Returns whether the mark was accepted. A time below that of the writer's last mark is ignored, with a warning
+        the first time, or raises `MarkRefused`; see `refused_marks` of `Stream.writer`.
 
         Args:
             time: A number in the unit of the stream, or a datetime.
@@ -206,7 +264,7 @@ class Writer:
         self._flush()
         outcome = self._backend.registry.note(self._stream, self._opened.author, key, time, self._position)
         self._backend.wake()
-        return outcome
+        return self._refusals.check(key, time, outcome)
 
     def _note_clock(self) -> None:
         with self._lock:
@@ -257,14 +315,14 @@ class TransactionalWriter:
     ({0: 0, 1: 0, 2: 0, 3: 0}, 'accepted')
     """
 
-    __slots__ = ("_backend", "_is_closed", "_lock", "_open", "_opened", "_position", "_stream")
+    __slots__ = ("_backend", "_is_closed", "_lock", "_open", "_opened", "_refusals", "_stream")
 
-    def __init__(self, backend: Backend, stream: StreamInfo, opened: OpenedWriter) -> None:
+    def __init__(self, backend: Backend, stream: StreamInfo, opened: OpenedWriter, refusals: RefusalPolicy) -> None:
         """Use `Stream.transactional_writer`."""
         self._backend = backend
         self._stream = stream
         self._opened = opened
-        self._position: dict[int, int] = {}
+        self._refusals = refusals
         self._open: dict[str, Transaction] = {}
         self._lock = threading.Lock()
         self._is_closed = False
@@ -286,13 +344,7 @@ class TransactionalWriter:
 
     def begin(self, timeout: Duration | None = None) -> "Transaction":
         """Begin a transaction. It is aborted after `timeout`, by default the `transaction_timeout` of the stream."""
-        if self._is_closed:
-            raise WriterClosed(
-                f"The writer {self.id!r} was closed.",
-                rule="A closed writer cannot be used.",
-                remedy="Open it again with stream.transactional_writer(id).",
-                writer=self.id,
-            )
+        self._check_open()
         micros = None if timeout is None else duration_micros(timeout, "timeout", least=1)
         transaction_id = self._backend.transactions.begin(self._stream, self._opened.author, micros)
         transaction = Transaction(self, transaction_id)
@@ -300,17 +352,58 @@ class TransactionalWriter:
             self._open[transaction_id] = transaction
         return transaction
 
+    def note_time(self, time: Time, key: str | None = None) -> MarkOutcome:
+        """Finish the requested commits, then promise that all events committed from now on have at least this time.
+
+        Open transactions are not finished: their events must have at least this time too. Args and outcome are those
+        of `Writer.note_time`.
+
+        >>> with connect() as home:
+        ...     stream = home.create_stream("shop/tills")
+        ...     with stream.transactional_writer("till-3") as writer:
+        ...         writer.note_time(1_000).value
+        'accepted'
+        """
+        self._check_open()
+        ((time_key, noted),) = self._times(time, key, None).items()
+        self._finish_requested()
+        # The store knows how far the commits of this writer reach.
+        outcome = self._backend.registry.note(self._stream, self._opened.author, time_key, noted, {})
+        self._backend.wake()
+        return self._refusals.check(time_key, noted, outcome)
+
+    def mark_idle(self) -> None:
+        """Finish the requested commits, then declare the writer idle for all keys, until its next mark."""
+        self._check_open()
+        self._finish_requested()
+        self._backend.registry.idle(self._stream, self._opened.author, {})
+        self._backend.wake()
+
     def close(self) -> None:
-        """Abort open transactions and close the writer. Idempotent."""
-        if self._is_closed:
-            return
-        self._is_closed = True
-        for transaction in list(self._open.values()):
-            try:
-                transaction.abort()
-            except (StreamDeleted, TransactionNotOpen, UnknownTransaction):
-                continue
-        announce_close(self._backend, self._stream, self._opened.author, self._position)
+        """Finish the requested commits, abort the open transactions, and close the writer. Idempotent.
+
+        If a requested commit cannot be carried out, because the stream was sealed, the writer is closed and the error
+        raised. After any other error, such as Kafka being unavailable, the writer stays open: close it again.
+        """
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+        failure: FloodmarkError | None = None
+        try:
+            for transaction in list(self._open.values()):
+                try:
+                    transaction._end()
+                except (MarkRefused, StreamSealed, TransactionNotOpen, UnknownTransaction) as error:
+                    failure = failure or error
+                except StreamDeleted:
+                    continue
+            announce_close(self._backend, self._stream, self._opened.author, {})
+        except BaseException:
+            self._is_closed = False
+            raise
+        if failure is not None:
+            raise failure
 
     def __enter__(self) -> "TransactionalWriter":
         return self
@@ -320,13 +413,40 @@ class TransactionalWriter:
     ) -> None:
         self.close()
 
-    def _forget(self, transaction: str, result: CommitResult | None) -> None:
-        """Remove a transaction that has ended, and advance the position to its events if it was committed."""
+    def _forget(self, transaction: str) -> None:
+        """Remove a transaction that has ended."""
         with self._lock:
             self._open.pop(transaction, None)
-            if result is not None:
-                layout = self._backend.catalog.refresh(self._stream).layout
-                self._position = furthest_position(layout, [self._position, result.position])
+
+    def _finish_requested(self) -> None:
+        for transaction in list(self._open.values()):
+            if transaction._times is not None:
+                transaction.result()
+
+    def _times(self, time: Time | None, key: str | None, times: Mapping[str, Time] | None) -> dict[str, int]:
+        """Return the times to note, in the unit of the stream."""
+        if times is not None and (time is not None or key is not None):
+            raise InvalidOption(
+                "A commit was given a time or key, and times.",
+                rule="One time is given as time and key, times of several keys as {key: time}.",
+                remedy="Pass all of them in times.",
+                option="times",
+            )
+        if times is None:
+            times = {} if time is None and key is None else {self._stream.settings.key(key): time}  # type: ignore[dict-item]
+        if any(key not in self._stream.settings.keys for key in times):
+            self._stream = self._backend.catalog.refresh(self._stream)
+        settings = self._stream.settings
+        return {settings.key(key): time_in_unit(value, settings.unit) for key, value in times.items()}
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise WriterClosed(
+                f"The writer {self.id!r} was closed.",
+                rule="A closed writer cannot be used.",
+                remedy="Open it again with stream.transactional_writer(id).",
+                writer=self.id,
+            )
 
 
 class Transaction:
@@ -335,7 +455,7 @@ class Transaction:
     As a context manager it commits at the end of the block, and aborts if the block raises an error.
     """
 
-    __slots__ = ("_buffer", "_parts", "_writer", "id")
+    __slots__ = ("_buffer", "_parts", "_times", "_writer", "id")
 
     def __init__(self, writer: TransactionalWriter, transaction_id: str) -> None:
         """Use `TransactionalWriter.begin`."""
@@ -343,6 +463,8 @@ class Transaction:
         self._writer = writer
         self._buffer = EventBuffer(writer._stream.settings.schema)
         self._parts = 0
+        self._times: dict[str, int] | None = None
+        """The times of the requested commit; None if none was requested."""
 
     @property
     def state(self) -> TransactionState:
@@ -369,39 +491,76 @@ class Transaction:
             self._buffer.done()
             self._parts += 1
 
-    def commit(self, time: Time | None = None, key: str | None = None) -> CommitResult:
-        """Commit the events, and optionally note a time for the events that follow.
+    def commit(
+        self, time: Time | None = None, key: str | None = None, *, times: Mapping[str, Time] | None = None
+    ) -> CommitResult:
+        """Commit the events, and optionally note times for the events that follow.
 
-        A mark that is refused does not undo the commit; see `CommitResult.outcome`.
+        A mark that is refused does not undo the commit; see `CommitResult.outcomes`.
+
+        >>> with connect() as home:
+        ...     schema = "placed TIMESTAMP, paid TIMESTAMP"
+        ...     stream = home.create_stream("shop/orders", schema=schema, time_columns=["placed", "paid"])
+        ...     with stream.transactional_writer("till-3") as writer:
+        ...         result = writer.begin().commit(times={"placed": 1_000, "paid": 700})
+        ...     {key: outcome.value for key, outcome in result.outcomes.items()}
+        {'placed': 'accepted', 'paid': 'accepted'}
 
         Args:
             time: As in `Writer.note_time`; None to note no time.
             key: The time key; the default key of the stream if left out.
+            times: The times of several keys, as {key: time}, instead of `time` and `key`.
         """
-        self.request_commit(time, key)
+        self.request_commit(time, key, times=times)
         return self.result()
 
-    def request_commit(self, time: Time | None = None, key: str | None = None) -> None:
-        """Request the commit without waiting for it. Commits are carried out in the order of their requests."""
+    def request_commit(
+        self, time: Time | None = None, key: str | None = None, *, times: Mapping[str, Time] | None = None
+    ) -> None:
+        """Request the commit without waiting for it. Commits are carried out in the order of their requests.
+
+        It is carried out even if this process dies, at the latest when the writer is closed or becomes idle, or when a
+        controller finds it.
+        """
         writer = self._writer
-        settings = writer._stream.settings
-        noted = None if time is None else time_in_unit(time, settings.unit)
-        time_key = settings.key(key) if time is not None or key is not None else None
+        noted = writer._times(time, key, times)
         self.flush()
-        writer._backend.transactions.request(writer._stream, self.id, time_key if time is not None else None, noted)
+        writer._backend.transactions.request(writer._stream, self.id, noted)
+        self._times = noted
 
     def result(self) -> CommitResult:
         """Wait for the requested commit, and return its result."""
         writer = self._writer
-        result = writer._backend.transactions.finish(writer._stream, self.id)
-        writer._forget(self.id, result)
+        try:
+            result = writer._backend.transactions.finish(writer._stream, self.id)
+        except (StreamSealed, TransactionNotOpen) as error:
+            if error.fields.get("state") != TransactionState.OPEN.value:
+                writer._forget(self.id)
+            raise
+        writer._forget(self.id)
         writer._backend.wake()
+        for key, outcome in result.outcomes.items():
+            writer._refusals.check(key, (self._times or {}).get(key, 0), outcome)
         return result
 
     def abort(self) -> None:
         """Abort the transaction: its events are discarded and never become readable."""
         self._writer._backend.transactions.abort(self._writer._stream, self.id)
-        self._writer._forget(self.id, None)
+        self._writer._forget(self.id)
+
+    def _end(self) -> None:
+        """Finish the commit if it was requested, and abort the transaction otherwise."""
+        if self._times is None:
+            try:
+                self.abort()
+                return
+            except UnknownTransaction:
+                return
+            except TransactionNotOpen as refusal:
+                # The answer to a request may have been lost.
+                if refusal.fields["state"] != TransactionState.COMMITTING.value:
+                    return
+        self.result()
 
     def __enter__(self) -> "Transaction":
         return self
@@ -412,8 +571,8 @@ class Transaction:
         if self.id not in self._writer._open:
             return
         if kind is None:
-            self.commit()
-        else:
+            self.commit() if self._times is None else self.result()
+        elif self._times is None:
             self.abort()
 
 
