@@ -31,7 +31,7 @@ from floodmark.streams.ports import StreamKey
 
 _POLL_SECONDS: Final = 0.01
 """How often changes by other processes are polled; writers of this process wake the controller at once."""
-_QUIET_POLL_SECONDS: Final = 0.25
+_QUIET_POLL_SECONDS: Final = 0.1
 _QUIET_AFTER_SECONDS: Final = 1.0
 """After so long without a change, changes are polled less often, so that an idle process needs little of the CPU."""
 _SWEEP_MICROS: Final = 1_000_000
