@@ -166,6 +166,19 @@ def as_utc(time: int) -> str:
     return f"{moment.replace(tzinfo=None).isoformat(sep=' ')} UTC"
 
 
+_READABLE: Final = range(631_152_000_000_000, 4_102_444_800_000_000)
+"""The microseconds of the years 1990 to 2099."""
+
+
+def time_text(time: int | None) -> str:
+    """Return a time of a stream for people: a date if it can be microseconds of our days, else the number.
+
+    >>> time_text(1_700_000_000_000_000), time_text(42), time_text(None)
+    ('2023-11-14 22:13:20 UTC', '42', 'none')
+    """
+    return "none" if time is None else as_utc(time) if time in _READABLE else str(time)
+
+
 def time_in_unit(value: object, unit: str) -> int:
     """Return a time in the unit of its stream, rounded down, or raise an error.
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from floodmark._util.codec import new_snapshot, open_snapshot
 from floodmark._util.ints import check_int64
+from floodmark._util.times import time_text
 from floodmark.errors import InvalidValue, UnknownName
 from floodmark.progress import Snapshot
 from floodmark.streams.layout.layout import Layout
@@ -108,7 +109,7 @@ class MarkEntry:
 
     def __str__(self) -> str:
         """Return the entry as one line of text."""
-        times = "" if self.lower is None else f" {self.lower} to {self.upper}"
+        times = "" if self.lower is None else f" {time_text(self.lower)} to {time_text(self.upper)}"
         writers = f", from {', '.join(self.writers)}" if self.writers else ""
         return f"{self.seq}: {self.kind.value}{times} at {dict(self.cut)}{writers}"
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from floodmark._util.ints import check_int64
+from floodmark._util.times import time_text
 from floodmark.errors import InvalidOption
 from floodmark.streams.layout.layout import Layout
 from floodmark.streams.layout.positions import cut_over
@@ -385,9 +386,9 @@ class WriterView:
 
     def __str__(self) -> str:
         """Return one line of text."""
-        where = "no mark yet" if self.time is None else f"at {self.time}"
-        release = "" if self.released_at is None else f", no longer waited for from {self.released_at}"
-        return f"{self.writer}: {self.part}, {where}, last heard at {self.heard_at}{release}"
+        where = "no mark yet" if self.time is None else f"at {time_text(self.time)}"
+        release = "" if self.released_at is None else f", no longer waited for from {time_text(self.released_at)}"
+        return f"{self.writer}: {self.part}, {where}, last heard at {time_text(self.heard_at)}{release}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,11 +414,11 @@ class WatermarkExplanation:
 
     def __str__(self) -> str:
         """Return a summary line, and one line for each writer."""
-        where = "no watermark yet" if self.watermark is None else f"at {self.watermark}"
+        where = "no watermark yet" if self.watermark is None else f"at {time_text(self.watermark)}"
         gone = {EntryKind.IDLE: ", all writers idle", EntryKind.UNKNOWN: ", all writers gone"}
         note = "" if self.kind is None else gone.get(self.kind, "")
         holders = f": {', '.join(self.holders)}" if self.holders else ""
-        when = "" if self.next_at is None else f"; decided at {self.next_at} at the latest"
+        when = "" if self.next_at is None else f"; decided at {time_text(self.next_at)} at the latest"
         head = f"{self.stream} {self.key}: {where}{note}, {self.waits_for}{holders}{when}"
         return "\n".join([head, *(f"  {view}" for view in self.writers)])
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from floodmark._util.times import time_text
 from floodmark.errors import InvalidValue, UnknownSegment
 from floodmark.streams.layout.layout import Layout
 from floodmark.streams.layout.positions import Position, Standing, compare_to_cut
@@ -32,6 +33,18 @@ class TimeWindow:
                 upper=self.upper,
             )
 
+    def __str__(self) -> str:
+        """Return the bounds as text, times of our days as dates.
+
+        >>> print(TimeWindow(1_700_000_000_000_000, None), TimeWindow(None, 6), sep="; ")
+        from 2023-11-14 22:13:20 UTC; up to 6
+        """
+        bounds = {"from": self.lower, "up to": self.upper}
+        return " ".join(f"{word} {time_text(time)}" for word, time in bounds.items() if time is not None) or "unknown"
+
+    def __repr__(self) -> str:
+        return f"TimeWindow({', '.join(f'{name}={_repr_of(getattr(self, name))}' for name in ('lower', 'upper'))})"
+
     @property
     def is_near_head(self) -> bool:
         """Whether no watermark has been passed yet."""
@@ -41,6 +54,12 @@ class TimeWindow:
     def is_near_tail(self) -> bool:
         """Whether all watermarks have been passed."""
         return self.upper is None
+
+
+def _repr_of(time: int | None) -> str:
+    """Return a number, with its date as a comment if it can be one."""
+    text = time_text(time)
+    return repr(time) if time is None or text == str(time) else f"{time} ({text})"
 
 
 class NumberedEntries(Protocol):

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from floodmark._util.ints import check_int64
 from floodmark._util.text import did_you_mean
-from floodmark._util.times import Duration, duration_micros
+from floodmark._util.times import Duration, duration_micros, time_text
 from floodmark.errors import CheckpointFailed, CheckpointPending, ForeignCheckpoint, InvalidOption, UnknownReader
 from floodmark.streams.definition import StreamInfo
 from floodmark.streams.groups.bounds import parse_bounds
@@ -86,9 +86,9 @@ class SegmentView:
         if self.is_finished:
             reader = "finished"
         held = ", holds the window" if self.holds else ""
-        time = "" if self.time is None else f", at the time {self.time}"
+        time = "" if self.time is None else f", at the time {time_text(self.time)}"
         behind = f", {self.behind} behind" if self.behind else ""
-        since = "" if self.moved_at is None else f", last moved at {self.moved_at}"
+        since = "" if self.moved_at is None else f", last moved at {time_text(self.moved_at)}"
         return f"segment {self.segment} at {self.offset}: {reader}{held}{time}{behind}{since}"
 
 
@@ -115,10 +115,10 @@ class GroupExplanation:
 
     def __str__(self) -> str:
         """Return a summary line, and one line for each segment."""
-        where = "no window" if self.window is None else f"from {self.window.lower} to {self.window.upper}"
+        where = "no window" if self.window is None else str(self.window)
         if self.holders:
             held = f", segments {', '.join(map(str, self.holders))} hold it"
-            held += "" if self.next_lower is None else f" below {self.next_lower}"
+            held += "" if self.next_lower is None else f" below {time_text(self.next_lower)}"
         else:
             held = ", every mark was passed"
         lines = [f"{self.group} in {self.stream} {self.key}: {where}{held}"]
@@ -327,7 +327,7 @@ class ReaderGroup:
         ...         writer.write({"paid": 7})
         ...         outcome, entry = writer.note_time(1_000), stream.await_mark(1_000)
         ...     print(home.create_group("billing", "shop/tills").why())
-        billing in shop/tills time: from None to 1000, segments 0 hold it below 1000
+        billing in shop/tills time: up to 1000, segments 0 hold it below 1000
           segment 0 at 0: no reader, holds the window
           readers: none
         """

@@ -131,8 +131,8 @@ class Reader:
     ...             print(batch.batch["paid"].to_pylist(), reader.time_window())
     ...         print(reader.time_window())
     ...     writer.close()
-    [7, 8] TimeWindow(lower=None, upper=1000)
-    TimeWindow(lower=1000, upper=None)
+    [7, 8] up to 1000
+    from 1000
 
     A batch is acknowledged by the next `read`, by `acknowledge`, or by `close` (unless a `with` block ends with an
     error). Events that were not acknowledged are delivered again, to this or another reader. A reader is not
