@@ -63,7 +63,7 @@ def test_the_stream_is_counted_per_minute_written_once_and_read_by_a_group(
     assert cluster.ends("per-minute", [0]) == {0: 2}
     exec(compile(GROUP, "README.md", "exec"), {})
     said = capsys.readouterr().out.strip()
-    assert said == re.search(r"# (6 TimeWindow.*)", GROUP)[1]  # type: ignore[index]
+    assert said == re.search(r"# (6 up to .*)", GROUP)[1]  # type: ignore[index]
     names["home"].close()  # type: ignore[attr-defined]
 
 
