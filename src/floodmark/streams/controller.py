@@ -168,7 +168,10 @@ class Controller:
         for stream_key in self._unswept(due):
             due.remove(stream_key)
             self._deadlines[stream_key] = now + int(_POLL_SECONDS * 1e6)
-        return self._update(due) if due else []
+        updates = self._update(due) if due else []
+        if updates and self._topics_thread is None and self._backend.catalog.has_topics:
+            self._backend.marks_publisher.publish(leases.leases)
+        return updates
 
     def _sweep(self, now: int) -> None:
         """Finish and abort transactions of the leased buckets, and remove their old events, as far as due."""

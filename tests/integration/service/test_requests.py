@@ -112,7 +112,7 @@ WRONG: dict[str, tuple[str, str, Any, int, str]] = {
                           bare({"name": "x", "settings": {"time_columns": [["a", "a"], ["a", "b"]]}}),
                           *OPTION),
     "id of another stream": ("POST", NEW, "same id", 422, "invalid-value"),
-    "schema altered": ("PATCH", ONE, bare({"ddl": "a INT"}), *BAD),
+    "schema altered": ("PATCH", ONE, bare({"ddl": "a INT"}), 422, "schema-change-refused"),
     "ranges with a hole": ("POST", f"{ONE}/scale", bare({"seal": [0], "ranges": [[0, 0.5]]}), 422, "ranges-missing"),
     "another epoch": ("POST", f"{ONE}/scale", bare({"epoch": 3, "seal": [0], "ranges": [[0, 1]]}), 409, "conflict"),
     "range that is none": ("POST", f"{ONE}/scale", {"body": '{"seal": [0], "ranges": [[0, NaN]]}'}, *BAD),

@@ -214,7 +214,7 @@ def test_a_hold_keeps_events_and_compaction_does_not_change_that(
     local: StreamHome, stream: Stream, write: Any, ages: Ages, clock: ManualClock
 ) -> None:
     bound = BoundStream(local, "s")
-    bindings = Bindings(local.home)
+    bindings = Bindings(local.home, own_clock=clock.now)
     timestamps = []
     for number in range(1, 5):
         moment = write(number)

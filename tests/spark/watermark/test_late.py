@@ -1,5 +1,6 @@
 """Rows behind the watermark: dropped, counted, refused or kept apart."""
 
+import itertools
 import os
 from datetime import timedelta
 from pathlib import Path
@@ -220,16 +221,22 @@ def test_old_late_rows_are_removed_but_not_those_of_the_current_batch(tmp_path: 
 
 
 def test_a_query_removes_its_old_late_rows_as_it_goes(orders: Orders, counting: Count, home: Path) -> None:
-    query = counting(watermarked(orders, home, late="route", late_retention="1 millisecond"))
+    query = counting(watermarked(orders, home, late="route", late_retention="2 seconds"))
     feed_late_rows(orders, query)
-    assert query.query is not None
-    query.query.processAllAvailable()
-    directory = query_directory(home / "late", str(query.query.id), "t")
+    running = query.query
+    assert running is not None
+    running.processAllAvailable()
+    directory = query_directory(home / "late", str(running.id), "t")
     assert list(directory.rglob("*.parquet"))
-    orders.add((52, "a"), (60, "b"))
-    query.query.processAllAvailable()
-    wait_until(lambda: not list(directory.rglob("*.parquet")))
-    assert late(query.query).count() == 0
+    later = itertools.count(60)
+
+    def is_removed_by_a_later_batch() -> bool:
+        orders.add((next(later), "b"))
+        running.processAllAvailable()
+        return not list(directory.rglob("*.parquet"))
+
+    wait_until(is_removed_by_a_later_batch)
+    assert late(running).count() == 0
 
 
 def test_a_retention_of_late_rows_that_are_not_kept_is_refused(orders: Orders, home: Path) -> None:

@@ -20,7 +20,8 @@ def ten_seconds(frame: DataFrame) -> DataFrame:
 
 
 def test_windows_close_on_marks_alone(feed: Feed, run: Run) -> None:
-    query = run(ten_seconds(follow_marks(feed.frame(), "t", "mark")), feed)
+    marked = follow_marks(feed.frame(), "t", "mark", on_falling_mark="count")
+    query = run(ten_seconds(marked), feed)
     assert query.step(row(1), row(25), row(FAR_FUTURE)) == []
     assert query.step(row(None), row(2)) == [], "no time of a row may move the watermark"
     assert query.step(mark(10)) == [], "a window that ends at W waits for the next mark"

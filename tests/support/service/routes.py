@@ -58,6 +58,7 @@ ROUTES = {
     "GET /v1/streams/{stream}/entries/find": Route("read", query="by=newest"),
     "GET /v1/streams/{stream}/entries/numbers": Route("read"),
     "GET /v1/streams/{stream}/entries/{number}": Route("read"),
+    "GET /v1/streams/{stream}/retention": Route("read"),
     "GET /v1/streams/{stream}/why": Route("read"),
     "GET /v1/time": Route("read"),
     "GET /v1/groups": Route("read"),

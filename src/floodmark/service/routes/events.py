@@ -120,12 +120,12 @@ async def read(
 def _unpack(context: RequestContext, info: StreamInfo, body: bytes) -> Events:
     """Return the events of a request; another service may just have added columns to the stream."""
     try:
-        return unpack_events(body, schema_of(info))
+        return unpack_events(body, schema_of(info), info.settings.first_columns)
     except EventInvalid:
         current = context.backend.catalog.refresh(info)
         if len(schema_of(current)) == len(schema_of(info)):
             raise
-        return unpack_events(body, schema_of(current))
+        return unpack_events(body, schema_of(current), current.settings.first_columns)
 
 
 def _open_chunks(context: RequestContext, info: StreamInfo, segment: int, start: int, end: int) -> Iterator[Chunk]:

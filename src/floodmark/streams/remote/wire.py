@@ -251,8 +251,10 @@ def pack_events(events: Events) -> Any:
     return sink.getvalue()
 
 
-def unpack_events(body: bytes, schema: Any) -> Events:
+def unpack_events(body: bytes, schema: Any, first_columns: int | None = None) -> Events:
     """Decode the events of an untrusted request body, or raise an error.
+
+    If columns were added to the stream, `first_columns` is how many it had before: a writer may still send those only.
 
     >>> events = Events(pa.record_batch({"id": [7]}), np.array([0.5]))
     >>> unpack_events(pack_events(events), events.batch.schema).batch.to_pylist()
@@ -260,7 +262,7 @@ def unpack_events(body: bytes, schema: Any) -> Events:
     """
     expected = schema.append(_POINT)
     try:
-        batches = list(_read_batches(pa.BufferReader(body), expected))
+        batches = list(_read_batches(pa.BufferReader(body), expected, first_columns or len(schema)))
         for batch in batches:
             # Reject offsets that point outside of a buffer.
             batch.validate(full=True)
@@ -334,10 +336,10 @@ class _Pieces:
         return content
 
 
-def _read_batches(source: Any, expected: Any) -> Iterator[Any]:
+def _read_batches(source: Any, expected: Any, least: int) -> Iterator[Any]:
     try:
         schema = pa.ipc.read_schema(source)
-        if not _is_earlier_schema(schema, expected):
+        if not _is_earlier_schema(schema, expected, least):
             raise EventInvalid(
                 f"The events have the columns {', '.join(map(str, schema))}.",
                 rule=f"The stream requires the columns {', '.join(map(str, expected))}.",
@@ -353,13 +355,10 @@ def _read_batches(source: Any, expected: Any) -> Iterator[Any]:
         return
 
 
-def _is_earlier_schema(schema: Any, expected: Any) -> bool:
-    """Return whether events have the expected columns, perhaps without nullable ones that were added at the end."""
+def _is_earlier_schema(schema: Any, expected: Any, least: int) -> bool:
+    """Return whether events have the expected columns, perhaps only the first ones, but at least so many."""
     count = len(schema) - 1
-    missing = list(expected)[count:-1] if count > 0 else []
-    return schema.equals(pa.schema([*list(expected)[:count], expected.field(-1)])) and all(
-        field.nullable for field in missing
-    )
+    return count >= least and schema.equals(pa.schema([*list(expected)[:count], expected.field(-1)]))
 
 
 def _events_of(batch: Any) -> Events:
