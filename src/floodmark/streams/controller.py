@@ -169,8 +169,8 @@ class Controller:
             due.remove(stream_key)
             self._deadlines[stream_key] = now + int(_POLL_SECONDS * 1e6)
         updates = self._update(due) if due else []
-        if updates and self._topics_thread is None and self._backend.catalog.has_topics:
-            self._backend.marks_publisher.publish(leases.leases)
+        if updates and self._topics_thread is None:
+            self._backend.maintain_topics(leases.leases)
         return updates
 
     def _sweep(self, now: int) -> None:
