@@ -77,6 +77,7 @@ class Controller:
         "_handled_changes",
         "_is_stopping",
         "_now",
+        "_postponed",
         "_stop_event",
         "_sweep_at",
         "_swept",
@@ -103,6 +104,7 @@ class Controller:
         self._handled_changes: dict[StreamKey, int] = {}
         self._deadlines: dict[StreamKey, int] = {}
         self._due: set[StreamKey] = set()
+        self._postponed: set[StreamKey] = set()
         self._sweep_at: int | None = None
         self._swept: frozenset[int] = frozenset()
         self._changed_at = 0.0
@@ -163,11 +165,10 @@ class Controller:
         self._sweep(now)
         self._collect_changes(home)
         # If the clock was set back, the deadlines are outdated.
-        due = self._due | {stream_key for stream_key, at in self._deadlines.items() if at <= now or now < was}
-        self._due = set()
-        for stream_key in self._unswept(due):
-            due.remove(stream_key)
-            self._deadlines[stream_key] = now + int(_POLL_SECONDS * 1e6)
+        due = {stream_key for stream_key, at in self._deadlines.items() if at <= now or now < was}
+        due |= self._due | self._postponed
+        self._due, self._postponed = set(), self._unswept(due)
+        due -= self._postponed
         updates = self._update(due) if due else []
         if updates and self._topics_thread is None:
             self._backend.maintain_topics(leases.leases)
@@ -186,16 +187,16 @@ class Controller:
         if self._topics_thread is None:
             self._backend.maintain_topics(leased)
 
-    def _unswept(self, due: set[StreamKey]) -> list[StreamKey]:
+    def _unswept(self, due: set[StreamKey]) -> set[StreamKey]:
         """Return the keys of streams in Kafka whose requested commits the other thread has not tried to finish yet."""
         if self._topics_thread is None or self._bucket_leases.leases.keys() <= self._topics_swept:
-            return []
+            return set()
         streams = {stream_key: self._backend.catalog.find_id(stream_key[0]) for stream_key in due}
-        return [
+        return {
             stream_key
             for stream_key, stream in streams.items()
             if stream is not None and stream.log is not None and stream.bucket not in self._topics_swept
-        ]
+        }
 
     def _collect_changes(self, home: Home) -> None:
         """Add the streams and keys of the leased buckets that changed since the last round to `_due`."""
@@ -285,7 +286,9 @@ class Controller:
                 self._topics_due_at = 0.0
                 raise
             finally:
-                self._topics_swept = leased
+                if leased != self._topics_swept:
+                    self._topics_swept = leased
+                    self.wake()
             if leased and not has_topics:
                 return _TOPICS_SWEEP_SECONDS
         return _TOPICS_SECONDS

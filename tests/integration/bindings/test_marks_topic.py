@@ -37,7 +37,8 @@ def noted(home: StreamHome, stream: Stream, *times: int) -> None:
 def records_of(broker: KafkaBroker, stream: Stream) -> list[MarkRecord]:
     settings = KafkaSettings.of(broker.url)
     topic = marks_topic_of(topic_of(stream))
-    end = KafkaCluster(settings).ends(topic, [0])[0]
+    # The end of committed records comes a moment after the commit; a read up to this end waits for it.
+    end = KafkaCluster(settings).ends(topic, [0], committed=False)[0]
     return [MarkRecord.load(one.value()) for some in Fetcher(settings).read(topic, 0, 0, end) for one in some]
 
 

@@ -92,7 +92,7 @@ REFUSED: dict[str, tuple[Callable[[StreamHome], Any], str]] = {
     "reserved writer id": (lambda home: home.stream("orders").writer("~x"), "invalid-name"),
     "automatic without id": (lambda home: home.stream("orders").writer(automatic=True), "invalid-name"),
     "automatic of 0": (lambda h: h.stream("orders").writer("w", automatic="0 seconds"), "invalid-option"),
-    "key that is no option": (lambda home: home.stream("orders").alter(schema="id INT"), "invalid-option"),
+    "key that is no option": (lambda home: home.stream("orders").alter(segments=3), "invalid-option"),
 }
 
 
