@@ -31,3 +31,9 @@ def test_short_and_long_units_mean_the_same(text: str, micros: int) -> None:
 def test_what_is_no_duration_is_refused(text: str) -> None:
     with pytest.raises(InvalidOption):
         duration_micros(text, "delay")
+
+
+def test_the_least_duration_is_accepted_and_nothing_below_it() -> None:
+    assert duration_micros("1 second", "ttl", least=SECOND) == SECOND
+    with pytest.raises(InvalidOption):
+        duration_micros("999999us", "ttl", least=SECOND)
