@@ -69,11 +69,12 @@ def check(home: StreamHome, told: dict[str, list[list[Any]]], events: int) -> No
             if what == "read":
                 read.update({(segment, first + place): event for place, event in enumerate(rest[1])})
     there = {(segment, offset) for segment, end in home.stream("s").ends().items() for offset in range(end)}
-    assert set(read) == there, "nothing is lost"
+    assert sorted(event[2] for event in read.values()) == list(range(events)), "nothing is lost"
+    # In Kafka, an offset below the end has no event if a second process has finished the seal of a segment.
+    assert set(read) <= there
     # A process may be killed between the store's word and its diary: of one batch a life, at most, it is not known.
-    unknown = there - set(acknowledged)
+    unknown = set(read) - set(acknowledged)
     assert len(unknown) <= 2 * 40
-    assert sorted(event[2] for event in read.values()) == list(range(events))
     layout = home.stream("s").layout
     for key in KEYS:
         numbers = [read[place][2] for place in sorted(read) if read[place][1] == key]
